@@ -1,0 +1,1 @@
+"""The model: runner, KV store, attention methods, sessions. Tokens in, tokens out; no terminal, no paths that a user typed."""

@@ -1,0 +1,87 @@
+"""What the engine says while it works: one generator of these events per request.
+
+Order: any number of `Phase`, `Progress` and `Notice`; then `Token`s; last one `Result`.
+No event holds a tensor, so any front end can print or serialise them.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Work of a new kind begins: `load`, `prefill`, `vote`, `answer`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Advance inside a phase. `cached_tokens` came from a saved session and cost nothing."""
+
+    phase: str
+    done_tokens: int
+    cached_tokens: int
+    total_tokens: int
+    tokens_per_s: float
+    eta_s: float | None
+    kv_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the user should know. `code` is stable, `message` is for people."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of the answer: complete characters, never half of one. May be empty."""
+
+    token_id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A passage the heads voted for: context tokens [start_token, end_token), best first.
+
+    `score` is the passage's log vote relative to the best passage (0.0 for the best).
+    """
+
+    start_token: int
+    end_token: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """The saved context behind an answer. `id` is empty when nothing was saved."""
+
+    id: str = ""
+    name: str = ""
+    created: str = ""
+    reused: bool = False
+    complete: bool = False
+    kept_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The end of a request. Durations in seconds; `finish_reason` is stop, length or interrupted."""
+
+    answer: str
+    finish_reason: str
+    session: SessionInfo
+    evidence: tuple[Evidence, ...]
+    context_tokens: int
+    question_tokens: int
+    cached_tokens: int
+    prefilled_tokens: int
+    generated_tokens: int
+    timings: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+
+
+Event = Phase | Progress | Notice | Token | Result

@@ -1,0 +1,1 @@
+"""Attention methods: which keys a query attends, and at which positions."""

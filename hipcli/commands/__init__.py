@@ -1,0 +1,1 @@
+"""The commands of `hip`, one file each: parse, call, show."""

@@ -1,0 +1,1 @@
+"""Bytes to documents: one reader per kind of file."""

@@ -1,0 +1,1 @@
+"""Documents and question to the text of a prompt."""

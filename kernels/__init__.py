@@ -1,0 +1,1 @@
+"""The arithmetic: pure tensor functions. No config, no cache object, no model."""
