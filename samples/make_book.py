@@ -121,7 +121,7 @@ def plant_passkey(text: str, passkey: str, depth: float) -> tuple[str, int]:
 
     Returns: the longer text, and the offset of the sentence in it in characters.
     """
-    boundaries = [0, *(match.end() for match in SENTENCE_END.finditer(text))]
+    boundaries = [0, *(match.end() for match in re.finditer(r"(?<=[.!?])\s+", text))]
     offset = min(boundaries, key=lambda boundary: abs(boundary - depth * len(text)))
     sentence = passkey_plant(passkey, depth).sentence
     return f"{text[:offset]}{sentence} {text[offset:]}", offset

@@ -1,7 +1,8 @@
 """Writes `notebook.ipynb` and the readings it looks at, `greenhouse_week.csv`.
 
-The cells below are run in order, as Jupyter would run them, and what they print and return becomes
-their outputs; nothing beyond the standard library is needed. The same script gives the same bytes.
+The cells stand in `notebook.md`. They are run in order, as Jupyter would run them, and what they
+print and return becomes their outputs; nothing beyond the standard library is needed. The same
+script gives the same bytes.
 
 Run: python samples/make_notebook.py [-o FOLDER]
 """
@@ -14,6 +15,7 @@ import io
 import json
 import math
 import os
+import re
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,69 +25,15 @@ CSV_NAME = "greenhouse_week.csv"
 # Brightness of each day from Monday to Sunday; Thursday was dull.
 DAYS = (0.9, 0.8, 1.0, 0.25, 0.6, 0.95, 0.85)
 
-CELLS = (
-    (
-        "markdown",
-        "# A week in bay 3\n\nHourly readings of one greenhouse bay from Monday 6 to Sunday 12 May: "
-        "air temperature, relative humidity, light and the position of the vents. The question is "
-        "whether the vents open too late on bright days.",
-    ),
-    (
-        "code",
-        "import csv\nfrom collections import defaultdict\nfrom statistics import mean\n\n"
-        'with open("greenhouse_week.csv", newline="") as file:\n'
-        "    rows = [{k: v if k == 'time' else float(v) for k, v in row.items()}\n"
-        "            for row in csv.DictReader(file)]\n\n"
-        'print(len(rows), "readings, the first:")\nrows[0]',
-    ),
-    (
-        "markdown",
-        "## Day by day\n\nThe light sum of a day is the mean light in W/m² times 8.64, in J/cm².",
-    ),
-    (
-        "code",
-        "days = defaultdict(list)\nfor row in rows:\n    days[row['time'][:10]].append(row)\n\n"
-        "print('day         mean °C   max °C   light sum')\nfor day, hours in days.items():\n"
-        "    temperature = [h['temperature_c'] for h in hours]\n"
-        "    light_sum = mean(h['light_w_m2'] for h in hours) * 8.64\n"
-        "    print(f'{day}  {mean(temperature):7.1f}  {max(temperature):7.1f}  {light_sum:10.0f}')",
-    ),
-    (
-        "markdown",
-        "Thursday 9 May was dull: its light sum is far below that of the other days, and the bay "
-        "stayed cool without any help from the vents.",
-    ),
-    (
-        "code",
-        "LIMIT_C = 27.0\n\nhot = [row for row in rows if row['temperature_c'] > LIMIT_C]\n"
-        "closed = [row for row in hot if row['vents_percent'] < 50]\n"
-        "print(f'{len(hot)} hours above {LIMIT_C} °C, {len(closed)} of them with the vents less "
-        "than half open')\nsorted({row['time'][11:16] for row in closed})",
-    ),
-    (
-        "code",
-        "import struct\nimport zlib\n\n\nclass HeatMap:\n"
-        '    """Temperature by day (down) and hour (across), white is hot."""\n\n'
-        "    def __repr__(self):\n        return '<HeatMap of 7 days>'\n\n"
-        "    def _repr_png_(self):\n        low, high, size = 14.0, 32.0, 6\n        lines = b''\n"
-        "        for hours in days.values():\n"
-        "            grey = bytes(int(255 * (h['temperature_c'] - low) / (high - low)) for h in hours)\n"
-        "            lines += (b'\\0' + b''.join(bytes([g]) * size for g in grey)) * size\n\n"
-        "        def chunk(kind, data):\n            checksum = zlib.crc32(kind + data)\n"
-        "            return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', checksum)\n\n"
-        "        header = struct.pack('>IIBBBBB', 24 * size, 7 * size, 8, 0, 0, 0, 0)\n"
-        "        return (b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', header)\n"
-        "                + chunk(b'IDAT', zlib.compress(lines, 0)) + chunk(b'IEND', b''))\n\n\n"
-        "HeatMap()",
-    ),
-    (
-        "markdown",
-        "## What follows\n\nThe hours in which it was too warm with the vents less than half open all lie "
-        "before noon. The averaging of the light is the likely cause: it hides the rise of the "
-        "morning from the light supplement. Next week the averaging time will be set to 10 minutes "
-        "instead of 20.",
-    ),
-)
+CODE_FENCE = re.compile(r"^```python\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
+
+
+def read_cells(text: str) -> list[tuple[str, str]]:
+    """Kind and source of each cell: what stands in a fence is code, what stands between is not."""
+    # With one group in the pattern, split gives text and code in turn.
+    pieces = CODE_FENCE.split(text)
+    cells = [("code" if i % 2 else "markdown", p.strip("\n")) for i, p in enumerate(pieces)]
+    return [(kind, source) for kind, source in cells if source]
 
 
 def write_week(path: Path) -> None:
@@ -146,7 +94,8 @@ def make_cells() -> list[dict[str, Any]]:
     namespace: dict[str, Any] = {}
     cells: list[dict[str, Any]] = []
     count = 0
-    for number, (kind, source) in enumerate(CELLS, start=1):
+    source_text = (HERE / "notebook.md").read_text(encoding="utf-8")
+    for number, (kind, source) in enumerate(read_cells(source_text), start=1):
         cell: dict[str, Any] = {
             "cell_type": kind,
             "id": f"cell-{number}",
