@@ -34,7 +34,8 @@ HOSTILE = (
 )
 ORDINARY = (
     "  two spaces first\tand a tab\n\n\nThree newlines, na\u00efve, e\u0301 unjoined, "
-    "\u65e5\u672c\u8a9e, \U0001f469\u200d\U0001f4bb \u2581 low line; 12345\r\nCRLF \u00a0 \x00\x1f end  "
+    "\u65e5\u672c\u8a9e, \U0001f469\u200d\U0001f4bb \u2581 low line; 12345\r\nCRLF "
+    "\u00a0 \x00\x1f end  "
 )
 
 
