@@ -35,19 +35,17 @@ def find_in_cache(name: str, repo_id: str, revision: str | None) -> ModelFolder 
     """
     # Not needed for aliases and folders, so not at the top.
     import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        path = Path(
-            huggingface_hub.snapshot_download(repo_id, revision=revision, local_files_only=True)
+        # Asking for the snapshot instead would call one incomplete that lacks files hip ignores.
+        config = huggingface_hub.try_to_load_from_cache(
+            repo_id, "config.json", revision=revision or "main"
         )
-    except LocalEntryNotFoundError:
-        return None
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot read the hub's cache for {repo_id}: {error}") from error
-    if not (path / "config.json").is_file():
-        # Another program fetched single files of it.
+    if not isinstance(config, str):
         return None
+    path = Path(config).parent
     check_folder(path)
     return ModelFolder(name, path, path.name, "safetensors")
 
