@@ -52,7 +52,9 @@ class Tokenizer:
         self._added = backend.get_added_tokens_decoder()
         self._control = _control_tokens(backend, files)
         self._control_pattern = _alternatives(self._control)
-        self._hidden = frozenset(index for index, token in self._added.items() if token.special)
+        named = {self._control.get(text, -1) for text in files.named_tokens.values()}
+        flagged = {index for index, token in self._added.items() if token.special}
+        self._hidden = frozenset(flagged | named)
         self._dummy_prefix = components.dummy_prefix()
         self._leading = components.leading_tokens()
         self._vocabulary = Vocabulary(backend, components)

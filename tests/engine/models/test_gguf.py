@@ -16,6 +16,7 @@ from hipcli.engine.models.gguf.metadata import Metadata
 from hipcli.engine.models.gguf.rope import llama3_factors, rope_parameters
 from hipcli.engine.models.gguf.vocabulary import SPLITS, byte_level
 from hipcli.engine.tokenizer import load_tokenizer
+from tests.engine import toy_tokenizers as toys
 from tests.engine.models import toy_models
 
 
@@ -61,6 +62,21 @@ def test_the_tokenizer_comes_along(source, converted):
     assert ours.scaffold("Be brief.") == theirs.scaffold("Be brief.")
     text = "def area(width):\n    return width\n"
     assert ours.encode(text).ids.tolist() == theirs.encode(text).ids.tolist()
+
+
+def test_a_sentencepiece_vocabulary_comes_along(tmp_path):
+    source = toy_models.llama(tmp_path / "source", tokenizer=toys.mistral)
+    keys = {"tokenizer__ggml__model": "llama", "tokenizer__ggml__pre": "default"}
+    path = toy_models.gguf(tmp_path / "x.gguf", source, **keys)
+    child.convert(path, tmp_path, lambda done: None)
+    ours, theirs = load_tokenizer(tmp_path), load_tokenizer(source)
+    assert ours.special_ids == theirs.special_ids and ours.stop_ids == theirs.stop_ids
+    assert ours.bos_id == theirs.bos_id
+    text = "The harbor </s> was [INST] quiet.\n\n  na\u00efve \U0001f680\n"
+    encoded = ours.encode(text)
+    assert ours.decode(encoded.ids) == text
+    assert encoded.ids.tolist() == theirs.encode(text).ids.tolist()
+    assert ours.scaffold().prefix_ids == theirs.scaffold().prefix_ids
 
 
 def test_it_is_converted_once_and_kept_by_content(file, converted, tmp_path):

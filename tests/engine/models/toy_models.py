@@ -1,6 +1,7 @@
 """Tiny random models, written as the files real ones come in."""
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -11,18 +12,18 @@ from tests.engine import toy_tokenizers as toys
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 64, 4, 2, 16
 
 
-def llama(folder: Path, seed: int = 0, tied: bool = False, **settings) -> Path:
-    """A two-layer Llama with a byte-level tokenizer; fp32 safetensors."""
+def llama(folder: Path, tokenizer=toys.chatml, tied: bool = False, **settings) -> Path:
+    """A two-layer Llama with a toy tokenizer; fp32 safetensors."""
     import torch
     import transformers
 
-    toys.chatml(folder)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    added = {entry["content"]: entry["id"] for entry in tokenizer["added_tokens"]}
+    tokenizer(folder)
+    tokens, _ = _tokens(folder)
+    named = json.loads((folder / "tokenizer_config.json").read_text())
     config = transformers.LlamaConfig(
-        vocab_size=max(added.values()) + 1,
-        bos_token_id=None,
-        eos_token_id=added["<|im_end|>"],
+        vocab_size=max(tokens.values()) + 1,
+        bos_token_id=tokens.get(named.get("bos_token")),
+        eos_token_id=tokens[named["eos_token"]],
         hidden_size=HIDDEN,
         intermediate_size=96,
         num_hidden_layers=2,
@@ -32,7 +33,7 @@ def llama(folder: Path, seed: int = 0, tied: bool = False, **settings) -> Path:
         tie_word_embeddings=tied,
         **settings,
     )
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
@@ -47,12 +48,8 @@ def gguf(path: Path, source: Path, **keys) -> Path:
     from safetensors.numpy import load_file
 
     config = json.loads((source / "config.json").read_text())
-    tokenizer = json.loads((source / "tokenizer.json").read_text())
-    tokens = dict(tokenizer["model"]["vocab"])
-    kinds = dict.fromkeys(tokens, 1)
-    for entry in tokenizer["added_tokens"]:
-        tokens[entry["content"]] = entry["id"]
-        kinds[entry["content"]] = 3 if entry["special"] else 4
+    named = json.loads((source / "tokenizer_config.json").read_text())
+    tokens, kinds = _tokens(source)
     ordered = sorted(tokens, key=tokens.__getitem__)
     writer = library.GGUFWriter(str(path), keys.pop("architecture", "llama"))
     values = {
@@ -67,8 +64,10 @@ def gguf(path: Path, source: Path, **keys) -> Path:
         "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.eos_token_id": tokens["<|im_end|>"],
-        "tokenizer.chat_template": toys.CHATML,
+        "tokenizer.ggml.eos_token_id": tokens[named["eos_token"]],
+        "tokenizer.ggml.bos_token_id": tokens.get(named.get("bos_token")),
+        "tokenizer.ggml.unknown_token_id": tokens.get(named.get("unk_token")),
+        "tokenizer.chat_template": (source / "chat_template.jinja").read_text(),
         **{key.replace("__", "."): value for key, value in keys.items()},
     }
     factors = values.pop("factors", None)
@@ -81,8 +80,14 @@ def gguf(path: Path, source: Path, **keys) -> Path:
             writer.add_uint32(key, value)
     writer.add_array("tokenizer.ggml.tokens", ordered)
     writer.add_array("tokenizer.ggml.token_type", [kinds[token] for token in ordered])
-    merges = [" ".join(merge) for merge in tokenizer["model"]["merges"]]
-    writer.add_array("tokenizer.ggml.merges", merges)
+    model = json.loads((source / "tokenizer.json").read_text())["model"]
+    if values["tokenizer.ggml.model"] == "gpt2":
+        merges = [" ".join(merge) for merge in model["merges"]]
+        writer.add_array("tokenizer.ggml.merges", merges)
+    else:
+        # SentencePiece keeps scores, from which the merges follow: the best first.
+        ranks = {"".join(merge): -1.0 - rank for rank, merge in enumerate(model["merges"])}
+        writer.add_array("tokenizer.ggml.scores", [ranks.get(token, -1e6) for token in ordered])
     for name, tensor in load_file(source / "model.safetensors").items():
         writer.add_tensor(_gguf_name(name), _gguf_layout(name, tensor))
     if factors is not None:
@@ -107,6 +112,17 @@ def wheel(folder: Path, package: str, version: str, member: str, content: bytes)
         archive.writestr(f"{stem}.dist-info/WHEEL", tags)
         archive.writestr(f"{stem}.dist-info/RECORD", "")
     return path
+
+
+def _tokens(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """Token -> id, and token -> kind as GGUF numbers them."""
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    tokens = dict(spec["model"]["vocab"])
+    kinds = {token: 6 if re.fullmatch("<0x..>", token) else 1 for token in tokens}
+    for entry in spec["added_tokens"]:
+        tokens[entry["content"]] = entry["id"]
+        kinds[entry["content"]] = 3 if entry["special"] else 4
+    return tokens, kinds
 
 
 def _gguf_name(name: str) -> str:
