@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -90,11 +91,9 @@ class Tokenizer:
         ids = self._literal.encode(prepared)
         return Encoded(ids, _offsets(prepared, self._vocabulary.lengths[ids]), replaced)
 
-    def decode(self, ids: "np.ndarray | list[int]") -> str:
+    def decode(self, ids: "np.ndarray | Sequence[int]") -> str:
         """Text of `ids`; control tokens are left out, incomplete characters become U+FFFD."""
-        listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
-        shown = [index for index in listed if index not in self._hidden]
-        return self._vocabulary.join(shown).decode("utf-8", errors="replace")
+        return self._vocabulary.join(ids, self._hidden).decode("utf-8", errors="replace")
 
     def stream(self) -> Stream:
         """A decoder for one answer."""
