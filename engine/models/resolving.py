@@ -63,7 +63,7 @@ def existing_path(name: str) -> Path | None:
 
 def _alias(alias: Alias, models_dir: Path) -> ModelFolder:
     found = read_manifest(models_dir / alias.name)
-    if found is not None:
+    if found is not None and found.revision == alias.revision:
         check_folder(found.path)
         return found
     cached = hub.find_in_cache(alias.name, alias.hub_id, None)

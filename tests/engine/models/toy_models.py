@@ -52,21 +52,8 @@ def gguf(path: Path, source: Path, **keys) -> Path:
     tokens, kinds = _tokens(source)
     ordered = sorted(tokens, key=tokens.__getitem__)
     writer = library.GGUFWriter(str(path), keys.pop("architecture", "llama"))
-    values = {
-        "llama.block_count": config["num_hidden_layers"],
-        "llama.context_length": config["max_position_embeddings"],
-        "llama.embedding_length": config["hidden_size"],
-        "llama.feed_forward_length": config["intermediate_size"],
-        "llama.attention.head_count": HEADS,
-        "llama.attention.head_count_kv": KV_HEADS,
-        "llama.rope.dimension_count": HEAD_DIM,
-        "llama.rope.freq_base": 10_000.0,
-        "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.eos_token_id": tokens[named["eos_token"]],
-        "tokenizer.ggml.bos_token_id": tokens.get(named.get("bos_token")),
-        "tokenizer.ggml.unknown_token_id": tokens.get(named.get("unk_token")),
+    values = _gguf_keys(config, named, tokens)
+    values |= {
         "tokenizer.chat_template": (source / "chat_template.jinja").read_text(),
         **{key.replace("__", "."): value for key, value in keys.items()},
     }
@@ -112,6 +99,25 @@ def wheel(folder: Path, package: str, version: str, member: str, content: bytes)
         archive.writestr(f"{stem}.dist-info/WHEEL", tags)
         archive.writestr(f"{stem}.dist-info/RECORD", "")
     return path
+
+
+def _gguf_keys(config: dict, named: dict, tokens: dict[str, int]) -> dict:
+    return {
+        "llama.block_count": config["num_hidden_layers"],
+        "llama.context_length": config["max_position_embeddings"],
+        "llama.embedding_length": config["hidden_size"],
+        "llama.feed_forward_length": config["intermediate_size"],
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": KV_HEADS,
+        "llama.rope.dimension_count": HEAD_DIM,
+        "llama.rope.freq_base": 10_000.0,
+        "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.eos_token_id": tokens[named["eos_token"]],
+        "tokenizer.ggml.bos_token_id": tokens.get(named.get("bos_token")),
+        "tokenizer.ggml.unknown_token_id": tokens.get(named.get("unk_token")),
+    }
 
 
 def _tokens(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
