@@ -92,7 +92,8 @@ def converted(path: Path, name: str, models_dir: Path, progress: Progress) -> Mo
 @contextlib.contextmanager
 def build_folder(target: Path, revision: str, progress: Progress) -> Iterator[Path | None]:
     """A temporary folder that becomes `target` when the block ends well; None when `target` is
-    there already with that revision in its note. One builder at a time across processes; the others wait and find it done.
+    there already with that revision in its note. One builder at a time across processes; the
+    others wait and find it done.
 
     Raises:
         ModelError: the cache folder cannot be written.
