@@ -6,6 +6,8 @@ tile to a power of two and hold zeros.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -32,14 +34,14 @@ def require_launchable(*tensors: torch.Tensor) -> None:
 
     Raises:
         TypeError: CPU tensors without the interpreter.
-        NotImplementedError: bf16 in the interpreter, whose products are wrong.
+        NotImplementedError: bf16 or fp8 in the interpreter, whose arithmetic is wrong there.
     """
     for tensor in tensors:
         if tensor.device.type == "cpu" and not interpreted():
             raise TypeError("the triton backend needs CUDA tensors, received tensors on the CPU")
-        if interpreted() and tensor.dtype == torch.bfloat16:
+        if interpreted() and tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn):
             raise NotImplementedError(
-                "Triton's interpreter multiplies bfloat16 wrongly: use float16 or float32"
+                f"Triton's interpreter computes {tensor.dtype} wrongly: use float16 or float32"
             )
 
 
@@ -54,6 +56,18 @@ def require_supported(head_dim: int, num_heads: int, num_kv_heads: int) -> None:
             f"{num_heads // num_kv_heads} query heads a KV head: the triton backend has 1 to "
             f"{MAX_GROUP}"
         )
+
+
+@cache
+def _shared_bytes(index: int) -> int:
+    return torch.cuda.get_device_properties(index).shared_memory_per_block_optin
+
+
+def shared_bytes(device: torch.device) -> int:
+    """Shared memory one program may have; Hopper's where there is no device to ask."""
+    if device.type != "cuda":
+        return 232448
+    return _shared_bytes(device.index if device.index is not None else torch.cuda.current_device())
 
 
 def dot_precision(dtype: torch.dtype) -> str:
@@ -121,7 +135,7 @@ def load_channels(
 
 
 @triton.jit
-def load_rotated_halves(
+def load_rotated(
     rows,
     valid,
     cos,
@@ -132,9 +146,10 @@ def load_rotated_halves(
     HALF_PAD: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """The two rotated halves [R, HALF_PAD] of the rotary channels, in the rows' dtype.
+    """Rotary channels [R, 2 * HALF_PAD] of rows, turned, in the rows' dtype: halves side by side.
 
-    Each half is loaded once; the tables' second half repeats the first and is not read.
+    Each half is loaded once; the tables' second half repeats the first and is not read. Joining
+    the halves moves nothing: a thread keeps both values of a pair.
     """
     lo = load_channels(rows, valid, 0, HALF, HALF_PAD, MASKED)
     hi = load_channels(rows, valid, HALF, HALF, HALF_PAD, MASKED)
@@ -143,4 +158,7 @@ def load_rotated_halves(
     s = load_channels(sin + table, valid, 0, HALF, HALF_PAD, False).to(tl.float32)
     lo32 = lo.to(tl.float32)
     hi32 = hi.to(tl.float32)
-    return (lo32 * c - hi32 * s).to(lo.dtype), (hi32 * c + lo32 * s).to(lo.dtype)
+    first = (lo32 * c - hi32 * s).to(lo.dtype)
+    second = (hi32 * c + lo32 * s).to(lo.dtype)
+    pairs = tl.permute(tl.join(first, second), (0, 2, 1))
+    return tl.reshape(pairs, [lo.shape[0], 2 * HALF_PAD])

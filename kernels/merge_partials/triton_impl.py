@@ -37,9 +37,9 @@ def _merge(
     channel = tl.arange(0, D_PAD)
     acc = tl.zeros([D_PAD], dtype=tl.float32)
     for first in range(0, num_parts, CHUNK):
-        part = first + tl.arange(0, CHUNK)
-        at = part.to(tl.int64) * part_rows + row
-        chunk_lse = tl.load(lses + at, mask=part < num_parts, other=float("-inf"))
+        few = first + tl.arange(0, CHUNK)
+        at = few.to(tl.int64) * part_rows + row
+        chunk_lse = tl.load(lses + at, mask=few < num_parts, other=float("-inf"))
         # An empty part's values may never have been written: they are not loaded.
         mask = (chunk_lse > float("-inf"))[:, None] & (channel < HEAD_DIM)[None, :]
         values = tl.load(outs + at[:, None] * HEAD_DIM + channel[None, :], mask=mask, other=0.0)

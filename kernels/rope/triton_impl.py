@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..triton_common import load_channels, load_rotated_halves, require_launchable
+from ..triton_common import load_channels, load_rotated, require_launchable
 from ..types import RopeTables
 
 
@@ -32,13 +32,13 @@ def _rope(
     rows = x + token * x_strides[0] + head * x_strides[1]
     target = out + (token * num_heads + head) * HEAD_DIM
     position = tl.load(positions + token) + tl.zeros_like(head)
-    lo, hi = load_rotated_halves(
+    turned = load_rotated(
         rows, valid, cos, sin, position, cos_stride, HALF, HALF_PAD, MASKED=True
     )
-    channel = tl.arange(0, HALF_PAD)[None, :]
-    mask = valid[:, None] & (channel < HALF)
-    tl.store(target[:, None] + channel, lo, mask=mask)
-    tl.store(target[:, None] + HALF + channel, hi, mask=mask)
+    channel = tl.arange(0, 2 * HALF_PAD)[None, :]
+    mask = valid[:, None] & (channel % HALF_PAD < HALF)
+    place = channel // HALF_PAD * HALF + channel % HALF_PAD
+    tl.store(target[:, None] + place, turned, mask=mask)
     if REST_PAD > 0:
         REST: tl.constexpr = HEAD_DIM - 2 * HALF
         rest = load_channels(rows, valid, 2 * HALF, REST, REST_PAD, True)

@@ -127,7 +127,7 @@ def _score_pages(
         at = summaries + head.to(tl.int64) * num_pages * ((1 + BOUNDS) * HEAD_DIM)
         at = at + page[:, None] * ((1 + BOUNDS) * HEAD_DIM) + channel[None, :]
         for tile in range(start, live_end, BLOCK_P):
-            at_tile = at + tile.to(tl.int64) * ((1 + BOUNDS) * HEAD_DIM)
+            at_tile = at + tile * ((1 + BOUNDS) * HEAD_DIM)
             valid = (tile + page < end)[:, None]
             if D_PAD != HEAD_DIM:
                 valid = valid & (channel < HEAD_DIM)[None, :]
@@ -165,7 +165,7 @@ def default_tile(rows: int, num_blocks: int, num_pages: int) -> Tile:
     """Tile for `rows` padded rows a query block: wide for prefill, many programs for decode."""
     if num_blocks * rows <= 32:
         return Tile(64, rows, 64, num_warps=4, num_stages=2)
-    return Tile(128, max(rows, 128), min(4096, num_pages), num_warps=8, num_stages=3)
+    return Tile(128, max(rows, 128), min(4096, num_pages), num_warps=8, num_stages=2)
 
 
 def launch(

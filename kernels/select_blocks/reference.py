@@ -11,7 +11,7 @@ def select_blocks(
     """See `hipcli.kernels.select_blocks.select_blocks`."""
     usable = scores > -torch.inf
     # A stable sort lets the lower position win among equals.
-    order = scores.masked_fill(~usable, -torch.inf).argsort(-1, descending=True, stable=True)
+    order = scores.masked_fill(~usable, -torch.inf).argsort(dim=-1, descending=True, stable=True)
     order = order[..., :num_selected]
     chosen = usable.gather(-1, order)
     last = scores.shape[-1]

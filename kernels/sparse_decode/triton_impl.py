@@ -18,7 +18,7 @@ from ..triton_common import (
     LOG2_E,
     dot_precision,
     load_channels,
-    load_rotated_halves,
+    load_rotated,
     pad_channels,
     require_launchable,
     require_supported,
@@ -82,11 +82,13 @@ def _decode(
 ):
     HALF: tl.constexpr = SIZES[0]
     HEAD_DIM: tl.constexpr = SIZES[1]
+    D_PAD: tl.constexpr = PADS[2]
+    ROWS: tl.constexpr = PADS[4]
     split = tl.program_id(0)
     head = tl.program_id(1)
     token = tl.program_id(2)
     num_heads = tl.num_programs(1) * GROUP
-    row = tl.arange(0, PADS[4])
+    row = tl.arange(0, ROWS)
     valid = row < GROUP
     query_head = head * GROUP + row
     target = (split.to(tl.int64) * num_tokens + token) * num_heads + query_head
@@ -105,20 +107,20 @@ def _decode(
     start = split * share
     end = tl.minimum(start + share, num_keys)
     if start >= end:
-        tl.store(lses + target, tl.full([PADS[4]], float("-inf"), tl.float32), mask=valid)
+        tl.store(lses + target, tl.full([ROWS], float("-inf"), tl.float32), mask=valid)
         return
 
     q_rows = q + token.to(tl.int64) * q_strides[0] + query_head.to(tl.int64) * q_strides[1]
     position = tl.minimum(query_position, local_tokens - 1) + tl.zeros_like(row)
-    q_lo, q_hi = load_rotated_halves(
+    q_turned = load_rotated(
         q_rows, valid, cos, sin, position, cos_stride, HALF, PADS[0], True
     )
-    q_rest = q_lo
+    q_rest = q_turned
     if PADS[1] > 0:
         q_rest = load_channels(q_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], True)
-    acc = tl.zeros([PADS[4], PADS[2]], dtype=tl.float32)
-    largest = tl.full([PADS[4]], float("-inf"), dtype=tl.float32)
-    denominator = tl.zeros([PADS[4]], dtype=tl.float32)
+    acc = tl.zeros([ROWS, D_PAD], dtype=tl.float32)
+    largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
+    denominator = tl.zeros([ROWS], dtype=tl.float32)
     for first in range(start, end, KEYS):
         key = first + tl.arange(0, KEYS)
         open_key = key < num_keys
@@ -129,12 +131,11 @@ def _decode(
         v_rows = v_pages + slot * v_strides[0] + head * v_strides[1] + offset * v_strides[2]
         # Rows past the last key may never have been written: 0 * NaN must not reach the sum.
         values = load_channels(v_rows, open_key, 0, HEAD_DIM, PADS[2], True)
-        lo, hi = load_rotated_halves(
+        turned = load_rotated(
             k_rows, open_key, cos, sin, tl.minimum(key, num_keys - 1), cos_stride,
             HALF, PADS[0], False,
         )  # fmt: skip
-        logits = tl.dot(q_lo, tl.trans(lo), input_precision=PRECISION)
-        logits = tl.dot(q_hi, tl.trans(hi), logits, input_precision=PRECISION)
+        logits = tl.dot(q_turned, tl.trans(turned), input_precision=PRECISION)
         if PADS[1] > 0:
             rest = load_channels(k_rows, open_key, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], False)
             logits = tl.dot(q_rest, tl.trans(rest), logits, input_precision=PRECISION)
@@ -149,7 +150,7 @@ def _decode(
 
     denominator = tl.where(overflow, float("nan"), denominator)
     tl.store(lses + target, (largest + tl.math.log2(denominator)) * LN_2, mask=valid)
-    channel = tl.arange(0, PADS[2])
+    channel = tl.arange(0, D_PAD)
     mask = valid[:, None] & (channel < HEAD_DIM)[None, :]
     tl.store(
         outs + target[:, None] * HEAD_DIM + channel[None, :], acc / denominator[:, None], mask=mask
@@ -159,7 +160,7 @@ def _decode(
 def default_tile(num_tokens: int, num_kv_heads: int, local_tokens: int) -> Tile:
     """About four programs a multiprocessor of a large GPU, a whole tile of keys at least."""
     wanted = triton.cdiv(528, num_tokens * num_kv_heads)
-    return Tile(64, max(1, min(wanted, triton.cdiv(local_tokens, 64))), num_warps=4, num_stages=2)
+    return Tile(64, max(1, min(wanted, triton.cdiv(local_tokens, 64))), num_warps=4, num_stages=1)
 
 
 def launch(

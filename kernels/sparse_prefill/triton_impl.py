@@ -22,10 +22,11 @@ from ..triton_common import (
     LOG2_E,
     dot_precision,
     load_channels,
-    load_rotated_halves,
+    load_rotated,
     pad_channels,
     require_launchable,
     require_supported,
+    shared_bytes,
 )
 from ..types import PagedKV, RopeTables, SparsePlan
 
@@ -91,7 +92,8 @@ def _attend_tile(
     acc,
     largest,
     denominator,
-    q_halves,
+    where,
+    q_turned,
     q_rest,
     kv_of_head,
     packed_row,
@@ -107,7 +109,10 @@ def _attend_tile(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """One step of the online softmax over keys [first, first + KEYS) in packed order."""
+    """One step of the online softmax over keys [first, first + KEYS) in packed order.
+
+    `where` [KEYS] locates the keys' blocks; the next tile's is returned.
+    """
     HALF: tl.constexpr = SIZES[0]
     HEAD_DIM: tl.constexpr = SIZES[1]
     BLOCK_SIZE_K: tl.constexpr = SIZES[2]
@@ -115,7 +120,6 @@ def _attend_tile(
     KEYS: tl.constexpr = SIZES[4]
     PER_PAGE: tl.constexpr = PAGE_SIZE // BLOCK_SIZE_K
     key = first + tl.arange(0, KEYS)
-    where = tl.load(packed_row + key // BLOCK_SIZE_K)
     slot = (where // PER_PAGE).to(tl.int64)
     token = (where % PER_PAGE) * BLOCK_SIZE_K + key % BLOCK_SIZE_K
     k_rows = kv_of_head[0] + slot * k_strides[0] + token * k_strides[2]
@@ -124,11 +128,10 @@ def _attend_tile(
     position = key
     if MASKED:
         position = tl.minimum(key, num_keys - 1)
-    lo, hi = load_rotated_halves(
+    turned = load_rotated(
         k_rows, valid, tables[0], tables[1], position, tables[2], HALF, PADS[0], False
     )
-    logits = tl.dot(q_halves[0], tl.trans(lo), input_precision=PRECISION)
-    logits = tl.dot(q_halves[1], tl.trans(hi), logits, input_precision=PRECISION)
+    logits = tl.dot(q_turned, tl.trans(turned), input_precision=PRECISION)
     if PADS[1] > 0:
         rest = load_channels(k_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], False)
         logits = tl.dot(q_rest, tl.trans(rest), logits, input_precision=PRECISION)
@@ -143,7 +146,9 @@ def _attend_tile(
     values = load_channels(v_rows, valid, 0, HEAD_DIM, PADS[2], MASKED)
     acc = acc * shrink[:, None]
     acc = tl.dot(weights.to(values.dtype), values, acc, input_precision=PRECISION)
-    return acc, new_largest, denominator
+    # Fetched a step early, so that the compiler can prefetch keys and values themselves.
+    where = tl.load(packed_row + (key + KEYS) // BLOCK_SIZE_K)
+    return acc, new_largest, denominator, where
 
 
 @triton.jit
@@ -161,6 +166,7 @@ def _attend(
     lse,
     num_tokens,
     capacity,
+    local_tokens,
     cos_stride,
     scale,
     q_strides: tl.constexpr,
@@ -176,6 +182,7 @@ def _attend(
     HALF: tl.constexpr = SIZES[0]
     HEAD_DIM: tl.constexpr = SIZES[1]
     KEYS: tl.constexpr = SIZES[4]
+    D_PAD: tl.constexpr = PADS[2]
     TILES: tl.constexpr = (BLOCK_SIZE_Q * GROUP + ROWS - 1) // ROWS
     num_kv_heads = tl.num_programs(1)
     head = tl.program_id(1)
@@ -193,19 +200,19 @@ def _attend(
     shift = base + tl.load(seqlen_k) - num_tokens - tl.load(window_starts + block)
     num_keys = shift + end_token
     # A plan that broke its promise of local_tokens must not look like an answer.
-    overflow = num_keys > capacity * SIZES[2]
-    num_keys = tl.minimum(num_keys, capacity * SIZES[2])
+    overflow = num_keys > local_tokens
+    num_keys = tl.minimum(num_keys, local_tokens)
     query_position = shift + tl.minimum(token, end_token - 1)
 
     q_rows = q + token.to(tl.int64) * q_strides[0] + query_head * q_strides[1]
-    q_lo, q_hi = load_rotated_halves(
+    q_turned = load_rotated(
         q_rows, valid, cos, sin, tl.minimum(query_position, num_keys - 1), cos_stride,
         HALF, PADS[0], True,
     )  # fmt: skip
-    q_rest = q_lo
+    q_rest = q_turned
     if PADS[1] > 0:
         q_rest = load_channels(q_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], True)
-    acc = tl.zeros([ROWS, PADS[2]], dtype=tl.float32)
+    acc = tl.zeros([ROWS, D_PAD], dtype=tl.float32)
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     denominator = tl.zeros([ROWS], dtype=tl.float32)
     kv_of_head = (k_pages + head * k_strides[1], v_pages + head * v_strides[1])
@@ -215,16 +222,17 @@ def _attend(
     first_row_token = first_token + (tl.program_id(0) % TILES) * ROWS // GROUP
     last_row_token = first_token + ((tl.program_id(0) % TILES) * ROWS + ROWS - 1) // GROUP
     open_keys = tl.minimum(shift + first_row_token + 1, num_keys) // KEYS * KEYS
+    where = tl.load(packed_row + tl.arange(0, KEYS) // SIZES[2])
     seen_keys = tl.minimum(shift + last_row_token + 1, num_keys)
     for first in range(0, open_keys, KEYS):
-        acc, largest, denominator = _attend_tile(
-            acc, largest, denominator, (q_lo, q_hi), q_rest, kv_of_head, packed_row, first,
+        acc, largest, denominator, where = _attend_tile(
+            acc, largest, denominator, where, q_turned, q_rest, kv_of_head, packed_row, first,
             query_position, num_keys, (cos, sin, cos_stride), scale,
             k_strides, v_strides, SIZES, PADS, PRECISION, False,
         )  # fmt: skip
     for first in range(open_keys, seen_keys, KEYS):
-        acc, largest, denominator = _attend_tile(
-            acc, largest, denominator, (q_lo, q_hi), q_rest, kv_of_head, packed_row, first,
+        acc, largest, denominator, where = _attend_tile(
+            acc, largest, denominator, where, q_turned, q_rest, kv_of_head, packed_row, first,
             query_position, num_keys, (cos, sin, cos_stride), scale,
             k_strides, v_strides, SIZES, PADS, PRECISION, True,
         )  # fmt: skip
@@ -233,17 +241,48 @@ def _attend(
     num_heads = num_kv_heads * GROUP
     target = token.to(tl.int64) * num_heads + query_head
     tl.store(lse + target, (largest + tl.math.log2(denominator)) * LN_2, mask=valid)
-    channel = tl.arange(0, PADS[2])
+    channel = tl.arange(0, D_PAD)
     mask = valid[:, None] & (channel < HEAD_DIM)[None, :]
     result = (acc / denominator[:, None]).to(out.dtype.element_ty)
     tl.store(out + target[:, None] * HEAD_DIM + channel[None, :], result, mask=mask)
 
 
-def default_tile(group: int, block_size_q: int, head_dim: int) -> Tile:
-    """A group's rows in one tile up to 128; fewer keys where head_dim leaves no room."""
-    rows = min(128, max(16, triton.next_power_of_2(group * block_size_q)))
-    keys = 64 if head_dim <= 128 else 32
-    return Tile(rows, keys, num_warps=8 if rows >= 128 else 4, num_stages=2)
+# From most to least reuse of a rotated key; the first that fits the device is taken.
+TILES = (
+    Tile(256, 64, num_warps=8, num_stages=3),
+    Tile(128, 64, num_warps=8, num_stages=3),
+    Tile(128, 64, num_warps=8, num_stages=2),
+    Tile(64, 64, num_warps=4, num_stages=2),
+    Tile(64, 32, num_warps=4, num_stages=2),
+    Tile(32, 32, num_warps=4, num_stages=1),
+    Tile(16, 16, num_warps=4, num_stages=1),
+)
+
+
+def _needed_bytes(tile: Tile, channels: int, element: int, table_element: int) -> int:
+    """Shared memory of a tile: queries, turned keys, and the buffers of keys, tables, values."""
+    keys = tile.keys * channels
+    buffers = (tile.num_stages - 1) * keys * (element + table_element)
+    return tile.rows * channels * element + keys * element * (1 + tile.num_stages) + buffers
+
+
+def default_tile(q: torch.Tensor, rope: RopeTables, rows: int) -> Tile:
+    """The largest tile that `rows` query rows fill and the device has room for."""
+    half = rope.cos.shape[1] // 2
+    rest = q.shape[2] - 2 * half
+    channels = 2 * pad_channels(half) + (pad_channels(rest) if rest else 0)
+    channels = max(channels, pad_channels(q.shape[2]))
+    sizes = (channels, q.element_size(), rope.cos.element_size())
+    for tile in TILES:
+        # More than this many accumulators a thread would spill.
+        fits_registers = tile.rows * channels <= 4096 * tile.num_warps
+        fits = fits_registers and _needed_bytes(tile, *sizes) <= shared_bytes(q.device)
+        if fits and tile.rows <= max(16, triton.next_power_of_2(rows)):
+            return tile
+    raise NotImplementedError(
+        f"head_dim {q.shape[2]} in {q.dtype}: no tile fits the {shared_bytes(q.device)} bytes of "
+        "shared memory of this device"
+    )
 
 
 def pack_plan(
@@ -252,7 +291,9 @@ def pack_plan(
     """Packed lists int32 [num_q_blocks, num_kv_heads, capacity] and bases int32 in tokens."""
     blocks, heads, num_selected = plan.block_indices.shape
     per_tile = max(1, keys // plan.block_size_k)
-    capacity = triton.cdiv(triton.cdiv(plan.local_tokens, plan.block_size_k), per_tile) * per_tile
+    # One tile more than needed: each tile's entries are fetched while the one before is used.
+    tiles = triton.cdiv(triton.cdiv(plan.local_tokens, plan.block_size_k), per_tile) + 1
+    capacity = tiles * per_tile
     device = plan.block_indices.device
     packed = torch.empty((blocks, heads, capacity), dtype=torch.int32, device=device)
     bases = torch.empty((blocks, heads), dtype=torch.int32, device=device)
@@ -290,7 +331,7 @@ def launch(
     num_tokens, num_heads, head_dim = q.shape
     heads, page_size = kv.k_pages.shape[1:3]
     group = num_heads // heads
-    tile = tile or default_tile(group, plan.block_size_q, head_dim)
+    tile = tile or default_tile(q, rope, plan.block_size_q * group)
     packed, bases = pack_plan(plan, kv, seqlen_k, num_tokens, tile.keys)
     half = rope.cos.shape[1] // 2
     rest = head_dim - 2 * half
@@ -311,6 +352,7 @@ def launch(
         lse,
         num_tokens,
         packed.shape[2],
+        plan.local_tokens,
         rope.cos.stride(0),
         softmax_scale * LOG2_E.value,
         q_strides=q.stride(),
