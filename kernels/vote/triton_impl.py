@@ -116,11 +116,11 @@ def _vote(
         tl.store(target[:, None] + here, nothing, mask=valid[:, None] & (here < num_pages))
 
 
-def default_tile(rows: int, num_kv_heads: int) -> Tile:
+def default_tile(rows: int, num_kv_heads: int, num_pages: int) -> Tile:
     """Rows of 64 to 128 a program and about two programs a multiprocessor."""
     tile_rows = min(128, max(64, triton.next_power_of_2(rows)))
     programs = triton.cdiv(rows, tile_rows) * num_kv_heads
-    return Tile(tile_rows, 128, triton.cdiv(264, programs), num_warps=4, num_stages=3)
+    return Tile(tile_rows, 128, min(triton.cdiv(264, programs), num_pages), 4, num_stages=3)
 
 
 def launch(
@@ -137,7 +137,7 @@ def launch(
     heads, page_size = kv.k_pages.shape[1:3]
     group = num_heads // heads
     num_pages = len(kv.page_table)
-    tile = tile or default_tile(num_tokens * group, heads)
+    tile = tile or default_tile(num_tokens * group, heads, num_pages)
     shape = (num_tokens, num_heads, num_pages)
     page_max = torch.empty(shape, dtype=torch.float32, device=q.device)
     partial_lse = torch.empty((tile.splits, *shape[:2]), dtype=torch.float32, device=q.device)

@@ -1,6 +1,6 @@
 """Compiles every kernel without a GPU, through the real launchers. Run as a child process.
 
-    python -m tests.kernels.offline 90 [name ...]
+    python -m tests.kernels.offline 80,90,100 [name ...]
 
 The launchers are called with tensors of the meta device under a stand-in driver that names an
 architecture; every launch then compiles and stops. So what is compiled is exactly what a GPU
@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable
 
 import torch
-import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -45,7 +44,8 @@ class StandInDriver:
         return self.target
 
     def get_current_device(self) -> int:
-        return 0
+        # Launches keep their compiled kernels, and the architecture, per device number.
+        return self.target.arch
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -181,6 +181,7 @@ def describe(case: str, name: str, kernel) -> dict[str, object]:
     return {
         "case": case,
         "kernel": name,
+        "capability": kernel.metadata.target.arch,
         "shared_bytes": kernel.metadata.shared,
         "num_warps": kernel.metadata.num_warps,
         **counts,
@@ -188,13 +189,12 @@ def describe(case: str, name: str, kernel) -> dict[str, object]:
 
 
 def main() -> None:
-    """Compile the named cases, or all."""
-    capability, names = int(sys.argv[1]), sys.argv[2:] or list(CASES)
-    for case in names:
-        for name, kernel in compile_case(CASES[case], capability):
-            print(json.dumps(describe(case, name, kernel)), flush=True)
+    """Compile the named cases, or all, for every capability."""
+    for capability in map(int, sys.argv[1].split(",")):
+        for case in sys.argv[2:] or list(CASES):
+            for name, kernel in compile_case(CASES[case], capability):
+                print(json.dumps(describe(case, name, kernel)), flush=True)
 
 
 if __name__ == "__main__":
-    print(json.dumps({"triton": triton.__version__}))
     main()
