@@ -43,7 +43,8 @@ def new_page_index(
         ValueError, TypeError: kind, sizes or dtype are not among these.
     """
     if kind not in SUMMARIES_PER_PAGE:
-        raise ValueError(f"kind: expected one of {', '.join(SUMMARIES_PER_PAGE)}, received {kind!r}")
+        allowed = ", ".join(SUMMARIES_PER_PAGE)
+        raise ValueError(f"kind: expected one of {allowed}, received {kind!r}")
     num_kv_heads, num_pages, head_dim = shape
     require_positive(num_kv_heads=num_kv_heads, num_pages=num_pages, head_dim=head_dim)
     per_page = SUMMARIES_PER_PAGE[kind]

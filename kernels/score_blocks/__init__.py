@@ -65,14 +65,18 @@ def score_blocks(
     )
     if page_size % block_size_k:
         raise ValueError(
-            f"block_size_k: expected a divisor of the page size {page_size}, received {block_size_k}"
+            f"block_size_k: expected a divisor of the page size {page_size}, "
+            f"received {block_size_k}"
         )
     blocks = num_q_blocks(q.shape[0], block_size_q)
     require_shape("candidate_pages", candidate_pages, (blocks, heads, None))
     require_dtype("candidate_pages", candidate_pages, (torch.int32,))
     require_unit_stride("candidate_pages", candidate_pages)
     require_same_device(
-        q=q, k_pages=kv.k_pages, page_table=kv.page_table, candidate_pages=candidate_pages,
+        q=q,
+        k_pages=kv.k_pages,
+        page_table=kv.page_table,
+        candidate_pages=candidate_pages,
         cos=rope.cos,
     )
     run = implementation("score_blocks", backend, q.device)

@@ -72,11 +72,12 @@ def _score_blocks(
     small = tl.arange(0, BLOCKS)
     channel = tl.arange(0, D_PAD)
     keys_of_head = k_pages + head * k_strides[1]
+    number = (start * PAGE_SIZE + token) // PAGE_SIZE
+    page = tl.load(listed + number, mask=number < end, other=-1)
+    slot = tl.load(page_table + page, mask=page >= 0, other=0)
     for tile in range(start * PAGE_SIZE, end * PAGE_SIZE, BLOCK_T):
-        number = (tile + token) // PAGE_SIZE
-        page = tl.load(listed + number, mask=number < end, other=-1)
-        slot = tl.load(page_table + page, mask=page >= 0, other=0).to(tl.int64)
-        at = keys_of_head + slot * k_strides[0] + ((tile + token) % PAGE_SIZE) * k_strides[2]
+        at = keys_of_head + slot.to(tl.int64) * k_strides[0]
+        at += ((tile + token) % PAGE_SIZE) * k_strides[2]
         if D_PAD != HEAD_DIM:
             keys = tl.load(
                 at[:, None] + channel[None, :], mask=(channel < HEAD_DIM)[None, :], other=0.0
@@ -85,6 +86,10 @@ def _score_blocks(
             keys = tl.load(at[:, None] + channel[None, :])
         best = tl.max(tl.dot(keys, columns, input_precision=PRECISION), axis=1)
         best = tl.where(page < 0, float("-inf"), best)
+        # Fetched a step early, so that the compiler can prefetch the keys themselves.
+        number = (tile + BLOCK_T + token) // PAGE_SIZE
+        page = tl.load(listed + number, mask=number < end, other=-1)
+        slot = tl.load(page_table + page, mask=page >= 0, other=0)
         best = tl.max(tl.reshape(best, [BLOCKS, BLOCK_K]), axis=1)
         at_block = tile // BLOCK_K + small
         tl.store(target + at_block, best, mask=at_block < end * PER_PAGE)

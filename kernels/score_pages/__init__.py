@@ -72,10 +72,6 @@ def score_pages(
             f"sink_tokens: expected a multiple of the page size {index.page_size}, "
             f"received {sink_tokens}"
         )
-    require_same_device(
-        q=q, summaries=index.summaries, window_starts=window_starts, cos=rope.cos
-    )
+    require_same_device(q=q, summaries=index.summaries, window_starts=window_starts, cos=rope.cos)
     run = implementation("score_pages", backend, q.device)
-    return run(
-        q, index, window_starts, rope, distance, block_size_q, query_stride, sink_tokens
-    )
+    return run(q, index, window_starts, rope, distance, block_size_q, query_stride, sink_tokens)

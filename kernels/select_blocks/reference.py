@@ -19,7 +19,8 @@ def select_blocks(
     unused = positions == last
     if candidates is not None:
         per_page = scores.shape[-1] // candidates.shape[-1]
-        pages = candidates.long().gather(-1, (positions // per_page).clamp(max=candidates.shape[-1] - 1))
+        places = (positions // per_page).clamp(max=candidates.shape[-1] - 1)
+        pages = candidates.long().gather(-1, places)
         positions = pages * per_page + positions % per_page
     out = torch.full((*scores.shape[:2], num_selected), -1, dtype=torch.int32, device=scores.device)
     out[..., : positions.shape[-1]] = positions.masked_fill(unused, -1).int()

@@ -47,8 +47,14 @@ def sparse_decode(
     if plan.block_size_q != 1:
         raise ValueError(f"plan.block_size_q: expected 1 to decode, received {plan.block_size_q}")
     require_same_device(
-        q=q, k_pages=kv.k_pages, v_pages=kv.v_pages, page_table=kv.page_table, cos=rope.cos,
-        block_indices=plan.block_indices, window_starts=plan.window_starts, seqlen_k=seqlen_k,
+        q=q,
+        k_pages=kv.k_pages,
+        v_pages=kv.v_pages,
+        page_table=kv.page_table,
+        cos=rope.cos,
+        block_indices=plan.block_indices,
+        window_starts=plan.window_starts,
+        seqlen_k=seqlen_k,
     )
     run = implementation("sparse_decode", backend, q.device)
     return run(q, kv, plan, rope, seqlen_k, softmax_scale)

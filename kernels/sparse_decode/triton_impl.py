@@ -112,9 +112,7 @@ def _decode(
 
     q_rows = q + token.to(tl.int64) * q_strides[0] + query_head.to(tl.int64) * q_strides[1]
     position = tl.minimum(query_position, local_tokens - 1) + tl.zeros_like(row)
-    q_turned = load_rotated(
-        q_rows, valid, cos, sin, position, cos_stride, HALF, PADS[0], True
-    )
+    q_turned = load_rotated(q_rows, valid, cos, sin, position, cos_stride, HALF, PADS[0], True)
     q_rest = q_turned
     if PADS[1] > 0:
         q_rest = load_channels(q_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], True)

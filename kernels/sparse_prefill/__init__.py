@@ -51,8 +51,14 @@ def sparse_prefill(
     check_plan(plan, q, kv, rope)
     check_seqlen(seqlen_k)
     require_same_device(
-        q=q, k_pages=kv.k_pages, v_pages=kv.v_pages, page_table=kv.page_table, cos=rope.cos,
-        block_indices=plan.block_indices, window_starts=plan.window_starts, seqlen_k=seqlen_k,
+        q=q,
+        k_pages=kv.k_pages,
+        v_pages=kv.v_pages,
+        page_table=kv.page_table,
+        cos=rope.cos,
+        block_indices=plan.block_indices,
+        window_starts=plan.window_starts,
+        seqlen_k=seqlen_k,
     )
     run = implementation("sparse_prefill", backend, q.device)
     return run(q, kv, plan, rope, seqlen_k, softmax_scale)

@@ -85,14 +85,18 @@ def _vote(
     target = page_max + (token.to(tl.int64) * num_heads + query_head) * num_pages
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     total = tl.zeros([ROWS], dtype=tl.float32)
+    slot = tl.load(
+        page_table + start + key // PAGE_SIZE, mask=start + key // PAGE_SIZE < end, other=0
+    )
     for first in range(start, end, PAGES):
         page = first + key // PAGE_SIZE
-        slot = tl.load(page_table + page, mask=page < end, other=0).to(tl.int64)
-        at = (keys_of_head + slot * k_strides[0])[:, None] + channel[None, :]
+        at = (keys_of_head + slot.to(tl.int64) * k_strides[0])[:, None] + channel[None, :]
         if D_PAD != HEAD_DIM:
             keys = tl.load(at, mask=(channel < HEAD_DIM)[None, :], other=0.0)
         else:
             keys = tl.load(at)
+        # Fetched a step early, so that the compiler can prefetch the keys themselves.
+        slot = tl.load(page_table + page + PAGES, mask=page + PAGES < end, other=0)
         logits = tl.dot(rows, tl.trans(keys), input_precision=PRECISION)
         open_key = (first * PAGE_SIZE + key < num_keys) & (page < end)
         logits = tl.where(open_key[None, :], logits, float("-inf"))

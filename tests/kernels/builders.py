@@ -100,7 +100,8 @@ def make_plan(
             end = max(start, sink_tokens) // block_size_k
             free = torch.arange(sink_tokens // block_size_k, end)
             # Some rows stay short, so that tails and counts differ between heads.
-            wanted = int(torch.randint(num_selected // 2, num_selected + 1, (), generator=generator))
+            least = num_selected // 2
+            wanted = int(torch.randint(least, num_selected + 1, (), generator=generator))
             chosen = free[torch.randperm(len(free), generator=generator)[:wanted]].sort().values
             row = torch.full((num_selected,), -1, dtype=torch.int32)
             row[: len(chosen)] = chosen.int()

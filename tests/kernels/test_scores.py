@@ -44,7 +44,11 @@ def build_index(case: Case, kind: str, dtype: torch.dtype = torch.float32) -> Pa
         kind, (heads, len(case.kv.page_table), width), 16, dtype=dtype, device=case.q.device
     )
     update_page_index_(
-        index, case.kv.k_pages, case.kv.page_table, case.seqlen_k, case.shape.seqlen_k,
+        index,
+        case.kv.k_pages,
+        case.kv.page_table,
+        case.seqlen_k,
+        case.shape.seqlen_k,
         backend="reference",
     )
     return index
@@ -119,7 +123,12 @@ def test_score_blocks(backend, name, device):
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 @pytest.mark.parametrize(
     "shape",
-    [Shape(1, 1), Shape(3, 111), Shape(5, 64, head_dim=80), Shape(23, 70, num_heads=3, num_kv_heads=1)],
+    [
+        Shape(1, 1),
+        Shape(3, 111),
+        Shape(5, 64, head_dim=80),
+        Shape(23, 70, num_heads=3, num_kv_heads=1),
+    ],
 )
 def test_vote(backend, shape, device):
     case = make_case(shape, device)

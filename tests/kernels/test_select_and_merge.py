@@ -24,7 +24,8 @@ def best(row: list[float], k: int) -> list[int]:
 def test_select_random(backend, n, k, device):
     scores = torch.randn(3, 2, n, generator=torch.Generator().manual_seed(n)).to(device)
     chosen = select_blocks(scores, k, backend=backend)
-    for row, listed in zip(scores.flatten(0, 1).tolist(), chosen.flatten(0, 1).tolist(), strict=True):
+    rows, lists = scores.flatten(0, 1).tolist(), chosen.flatten(0, 1).tolist()
+    for row, listed in zip(rows, lists, strict=True):
         wanted = best(row, k)
         assert listed == wanted + [-1] * (k - len(wanted))
 
