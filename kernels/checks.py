@@ -1,0 +1,187 @@
+"""What a public operator demands of its arguments, said in its caller's words.
+
+Wrong shapes and values raise `ValueError`, wrong dtypes and devices `TypeError`. No check
+reads a tensor's values: that would wait for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .types import PagedKV, PageIndex, RopeTables, SparsePlan
+
+FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+SUMMARIES_PER_PAGE = {"bounds": 2, "mean": 1}
+
+
+def require_shape(name: str, tensor: torch.Tensor, expected: Sequence[int | None]) -> None:
+    """Raise ValueError unless `tensor` has the expected shape (None accepts any size)."""
+    shape = tuple(tensor.shape)
+    fits = len(shape) == len(expected) and all(
+        want is None or want == got for want, got in zip(expected, shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in expected)
+        raise ValueError(f"{name}: expected shape [{wanted}], received {list(shape)}")
+
+
+def require_dtype(name: str, tensor: torch.Tensor, allowed: Sequence[torch.dtype]) -> None:
+    """Raise TypeError unless the dtype is one of `allowed`."""
+    if tensor.dtype not in allowed:
+        wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+        raise TypeError(f"{name}: expected dtype {wanted}, received {tensor.dtype}")
+
+
+def require_same_device(**tensors: torch.Tensor | None) -> None:
+    """Raise TypeError unless all tensors are on the first one's device."""
+    given = [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
+    first_name, first = given[0]
+    for name, tensor in given[1:]:
+        if tensor.device != first.device:
+            raise TypeError(
+                f"{name} is on {tensor.device}, {first_name} is on {first.device}: "
+                "all tensors must be on one device"
+            )
+
+
+def require_unit_stride(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError unless neighbouring channels are neighbours in memory."""
+    if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(
+            f"{name}: the last dimension must be contiguous, its stride is {tensor.stride(-1)}"
+        )
+
+
+def require_positive(**values: int) -> None:
+    """Raise ValueError unless every value is an int of at least 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}: expected an int of at least 1, received {value!r}")
+
+
+def check_queries(q: torch.Tensor, num_kv_heads: int) -> None:
+    """Check q [N, num_heads, head_dim] against the number of KV heads."""
+    require_shape("q", q, (None, None, None))
+    require_dtype("q", q, FLOAT_DTYPES)
+    require_unit_stride("q", q)
+    require_positive(**{"q's number of tokens": q.shape[0]})
+    if q.shape[1] % num_kv_heads:
+        raise ValueError(
+            f"q: its {q.shape[1]} heads are not a multiple of the {num_kv_heads} KV heads"
+        )
+
+
+def check_rope(rope: RopeTables, head_dim: int) -> None:
+    """Check cos and sin [max_positions, rotary_dim] against head_dim."""
+    require_shape("rope.cos", rope.cos, (None, None))
+    require_shape("rope.sin", rope.sin, rope.cos.shape)
+    require_dtype("rope.cos", rope.cos, FLOAT_DTYPES)
+    require_dtype("rope.sin", rope.sin, (rope.cos.dtype,))
+    require_unit_stride("rope.cos", rope.cos)
+    if rope.sin.stride() != rope.cos.stride():
+        raise ValueError("rope.sin: expected the strides of rope.cos")
+    rotary_dim = rope.cos.shape[1]
+    if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
+        raise ValueError(
+            f"rope.cos: rotary_dim must be even and in 2..head_dim ({head_dim}), "
+            f"received {rotary_dim}"
+        )
+
+
+def check_distance(distance: int, rope: RopeTables) -> None:
+    """Check that the fixed query distance is a row of the tables."""
+    if not 0 <= distance < rope.cos.shape[0]:
+        raise ValueError(
+            f"distance: expected 0..{rope.cos.shape[0] - 1} (the tables' rows), received {distance}"
+        )
+
+
+def check_pages(k_pages: torch.Tensor, page_table: torch.Tensor, q: torch.Tensor) -> None:
+    """Check pages [P, num_kv_heads, page_size, head_dim] and their table against q."""
+    require_shape("k_pages", k_pages, (None, None, None, q.shape[-1]))
+    require_dtype("k_pages", k_pages, (q.dtype,))
+    require_unit_stride("k_pages", k_pages)
+    require_shape("page_table", page_table, (None,))
+    require_dtype("page_table", page_table, (torch.int32,))
+    require_unit_stride("page_table", page_table)
+    require_power_of_two("page_size (k_pages.shape[2])", k_pages.shape[2])
+
+
+def require_power_of_two(name: str, value: int) -> None:
+    """Raise ValueError unless value is a power of two."""
+    if value < 1 or value & (value - 1):
+        raise ValueError(f"{name}: expected a power of two, received {value}")
+
+
+def check_paged_kv(kv: PagedKV, q: torch.Tensor) -> None:
+    """Check keys, values and page table against q."""
+    check_pages(kv.k_pages, kv.page_table, q)
+    require_shape("v_pages", kv.v_pages, kv.k_pages.shape)
+    require_dtype("v_pages", kv.v_pages, (q.dtype,))
+    require_unit_stride("v_pages", kv.v_pages)
+    check_queries(q, kv.k_pages.shape[1])
+
+
+def check_seqlen(seqlen_k: torch.Tensor) -> None:
+    """Check the length on the device: int32 [1]."""
+    require_shape("seqlen_k", seqlen_k, (1,))
+    require_dtype("seqlen_k", seqlen_k, (torch.int32,))
+
+
+def num_q_blocks(num_tokens: int, block_size_q: int) -> int:
+    """Blocks of block_size_q queries that cover num_tokens queries."""
+    return -(-num_tokens // block_size_q)
+
+
+def check_plan(plan: SparsePlan, q: torch.Tensor, kv: PagedKV, rope: RopeTables) -> None:
+    """Check a plan's tensors and sizes against queries, pages and tables."""
+    require_positive(
+        block_size_q=plan.block_size_q,
+        block_size_k=plan.block_size_k,
+        local_tokens=plan.local_tokens,
+    )
+    page_size = kv.k_pages.shape[2]
+    blocks = num_q_blocks(q.shape[0], plan.block_size_q)
+    require_shape("plan.block_indices", plan.block_indices, (blocks, kv.k_pages.shape[1], None))
+    require_dtype("plan.block_indices", plan.block_indices, (torch.int32,))
+    require_unit_stride("plan.block_indices", plan.block_indices)
+    require_shape("plan.window_starts", plan.window_starts, (blocks,))
+    require_dtype("plan.window_starts", plan.window_starts, (torch.int32,))
+    if page_size % plan.block_size_k:
+        raise ValueError(
+            f"plan.block_size_k: expected a divisor of the page size {page_size}, "
+            f"received {plan.block_size_k}"
+        )
+    if plan.sink_tokens < 0 or plan.sink_tokens % page_size:
+        raise ValueError(
+            f"plan.sink_tokens: expected a multiple of the page size {page_size}, "
+            f"received {plan.sink_tokens}"
+        )
+    if plan.local_tokens > rope.cos.shape[0]:
+        raise ValueError(
+            f"plan.local_tokens: {plan.local_tokens} packed positions need as many rows of "
+            f"the RoPE tables, which have {rope.cos.shape[0]}"
+        )
+
+
+def check_index(index: PageIndex) -> None:
+    """Check a page index by itself."""
+    if index.kind not in SUMMARIES_PER_PAGE:
+        raise ValueError(
+            f"index.kind: expected one of {', '.join(SUMMARIES_PER_PAGE)}, received {index.kind!r}"
+        )
+    per_page = SUMMARIES_PER_PAGE[index.kind]
+    require_shape("index.summaries", index.summaries, (None, None, per_page, None))
+    require_dtype("index.summaries", index.summaries, (*FLOAT_DTYPES, torch.float8_e4m3fn))
+    if not index.summaries.is_contiguous():
+        raise ValueError("index.summaries: expected a contiguous tensor")
+    quantised = index.summaries.dtype == torch.float8_e4m3fn
+    if quantised != (index.scales is not None):
+        raise ValueError("index.scales: expected with float8_e4m3fn summaries and only then")
+    if index.scales is not None:
+        require_shape("index.scales", index.scales, index.summaries.shape[:2])
+        require_dtype("index.scales", index.scales, (torch.float32,))
+        require_unit_stride("index.scales", index.scales)
+    require_power_of_two("index.page_size", index.page_size)

@@ -1,0 +1,34 @@
+"""Exact block scores in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+
+from ..paging import gather_pages
+from ..score_pages.reference import pooled_rows
+from ..types import PagedKV, RopeTables
+
+
+def score_blocks(
+    q: torch.Tensor,
+    kv: PagedKV,
+    candidate_pages: torch.Tensor,
+    rope: RopeTables,
+    distance: int,
+    block_size_q: int,
+    block_size_k: int,
+    query_stride: int,
+) -> torch.Tensor:
+    """See `hipcli.kernels.score_blocks.score_blocks`."""
+    num_kv_heads = kv.k_pages.shape[1]
+    out = []
+    for block, queries in enumerate(q.split(block_size_q)):
+        rows = pooled_rows(queries, rope, distance, num_kv_heads, query_stride)
+        for head in range(num_kv_heads):
+            pages = candidate_pages[block, head].long()
+            keys = gather_pages(kv.k_pages[:, head : head + 1], kv.page_table, pages.clamp(min=0))
+            logits = rows[head] @ keys.float().flatten(0, 2).transpose(0, 1)
+            scores = logits.amax(0).unflatten(0, (-1, block_size_k)).amax(1)
+            unused = (pages < 0).repeat_interleave(kv.k_pages.shape[2] // block_size_k)
+            out.append(scores.masked_fill(unused, -torch.inf))
+    return torch.stack(out).unflatten(0, (-1, num_kv_heads))

@@ -1,0 +1,242 @@
+"""Page scores as matrix products: a tile of summaries times the rows of some query blocks.
+
+Pages are the rows of the product and queries its columns, so the maximum over queries stays
+inside a thread and its three neighbours. A page's box bound is two products: the negative
+part of the queries with the minima, the positive part with the maxima.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from ..triton_common import (
+    dot_precision,
+    pad_channels,
+    require_launchable,
+    require_supported,
+    rotated_rows,
+)
+from ..types import PageIndex, RopeTables
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Sizes of one launch: pages a product, query rows a program, pages a program."""
+
+    block_pages: int
+    rows: int
+    pages_per_program: int
+    num_warps: int
+    num_stages: int
+
+
+@triton.jit
+def pooled_columns(
+    q,
+    q_strides: tl.constexpr,
+    block,
+    slot,
+    head,
+    num_tokens,
+    cos_row,
+    sin_row,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    D_PAD: tl.constexpr,
+    ROTARY: tl.constexpr,
+    BLOCK_SIZE_Q: tl.constexpr,
+    QUERY_STRIDE: tl.constexpr,
+):
+    """fp32 [R, D_PAD] pooled, rotated rows; row r is number slot[r] of query block block[r].
+
+    A slot without a query repeats the block's first row: a maximum does not notice.
+    """
+    run = slot // GROUP
+    first = block * BLOCK_SIZE_Q
+    end = tl.minimum(first + BLOCK_SIZE_Q, num_tokens)
+    real = first + run * QUERY_STRIDE < end
+    run = tl.where(real, run, 0)
+    # A block past the last one repeats token 0.
+    first = tl.where(first < num_tokens, first, 0)
+    token = first + run * QUERY_STRIDE
+    token_end = tl.where(block * BLOCK_SIZE_Q < num_tokens, end, 1)
+    query_head = head * GROUP + tl.where(real, slot % GROUP, 0)
+    return rotated_rows(
+        q, q_strides, token, token_end, query_head, cos_row, sin_row,
+        HEAD_DIM, D_PAD, ROTARY, QUERY_STRIDE,
+    )  # fmt: skip
+
+
+@triton.jit
+def _score_pages(
+    q,
+    summaries,
+    scales,
+    window_starts,
+    cos_row,
+    sin_row,
+    out,
+    num_tokens,
+    num_blocks,
+    num_pages,
+    sink_pages,
+    pages_per_program,
+    q_strides: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    D_PAD: tl.constexpr,
+    ROTARY: tl.constexpr,
+    BLOCK_SIZE_Q: tl.constexpr,
+    QUERY_STRIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    Q_BLOCKS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BOUNDS: tl.constexpr,
+    SCALED: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    head = tl.program_id(2)
+    column = tl.arange(0, Q_BLOCKS * ROWS)
+    block = tl.program_id(0) * Q_BLOCKS + tl.arange(0, Q_BLOCKS)
+    starts = tl.load(window_starts + block, mask=block < num_blocks, other=0)
+    last_page = starts // PAGE_SIZE
+    start = tl.program_id(1) * pages_per_program
+    end = tl.minimum(start + pages_per_program, num_pages)
+    # Tiles wholly inside the window are not scored, only filled.
+    live_end = tl.minimum(end, tl.max(last_page, axis=0))
+    target = out + (block.to(tl.int64) * tl.num_programs(2) + head) * num_pages
+    page = tl.arange(0, BLOCK_P)
+    channel = tl.arange(0, D_PAD)
+
+    if start < live_end:
+        rows = pooled_columns(
+            q, q_strides, tl.program_id(0) * Q_BLOCKS + column // ROWS, column % ROWS, head,
+            num_tokens, cos_row, sin_row,
+            GROUP, HEAD_DIM, D_PAD, ROTARY, BLOCK_SIZE_Q, QUERY_STRIDE,
+        )  # fmt: skip
+        upper = rows
+        if BOUNDS:
+            upper = tl.maximum(rows, 0.0)
+        upper = tl.trans(upper.to(q.dtype.element_ty))
+        lower = tl.trans(tl.minimum(rows, 0.0).to(q.dtype.element_ty))
+        at = summaries + head.to(tl.int64) * num_pages * ((1 + BOUNDS) * HEAD_DIM)
+        at = at + page[:, None] * ((1 + BOUNDS) * HEAD_DIM) + channel[None, :]
+        for tile in range(start, live_end, BLOCK_P):
+            at_tile = at + tile * ((1 + BOUNDS) * HEAD_DIM)
+            valid = (tile + page < end)[:, None]
+            if D_PAD != HEAD_DIM:
+                valid = valid & (channel < HEAD_DIM)[None, :]
+            first = tl.load(at_tile, mask=valid, other=0.0).to(q.dtype.element_ty)
+            if BOUNDS:
+                second = tl.load(at_tile + HEAD_DIM, mask=valid, other=0.0)
+                scores = tl.dot(first, lower, input_precision=PRECISION)
+                scores = tl.dot(
+                    second.to(q.dtype.element_ty), upper, scores, input_precision=PRECISION
+                )
+            else:
+                scores = tl.dot(first, upper, input_precision=PRECISION)
+            if Q_BLOCKS == 1:
+                best = tl.max(scores, axis=1)[:, None]
+            else:
+                best = tl.max(tl.reshape(scores, [BLOCK_P, Q_BLOCKS, ROWS]), axis=2)
+            if SCALED:
+                scale = scales + head.to(tl.int64) * num_pages + tile + page
+                best = best * tl.load(scale, mask=tile + page < end, other=0.0)[:, None]
+            number = (tile + page)[:, None]
+            candidate = (number >= sink_pages) & (number < last_page[None, :])
+            best = tl.where(candidate, best, float("-inf"))
+            mask = (number < end) & (block < num_blocks)[None, :]
+            tl.store(target[None, :] + number, best, mask=mask)
+        start = start + tl.cdiv(live_end - start, BLOCK_P) * BLOCK_P
+
+    nothing = tl.full([BLOCK_P, Q_BLOCKS], float("-inf"), dtype=tl.float32)
+    for tile in range(start, end, BLOCK_P):
+        number = (tile + page)[:, None]
+        mask = (number < end) & (block < num_blocks)[None, :]
+        tl.store(target[None, :] + number, nothing, mask=mask)
+
+
+def default_tile(rows: int, num_blocks: int, num_pages: int) -> Tile:
+    """Tile for `rows` padded rows a query block: wide for prefill, many programs for decode."""
+    if num_blocks * rows <= 32:
+        return Tile(64, rows, 64, num_warps=4, num_stages=2)
+    return Tile(128, max(rows, 128), min(4096, num_pages), num_warps=8, num_stages=2)
+
+
+def launch(
+    q: torch.Tensor,
+    index: PageIndex,
+    window_starts: torch.Tensor,
+    rope: RopeTables,
+    distance: int,
+    sizes: tuple[int, int, int],
+    tile: Tile | None = None,
+) -> torch.Tensor:
+    """Score with sizes (block_size_q, query_stride, sink_tokens) and a given tile."""
+    block_size_q, query_stride, sink_tokens = sizes
+    heads, num_pages, _, head_dim = index.summaries.shape
+    num_tokens, num_heads, _ = q.shape
+    group = num_heads // heads
+    num_blocks = len(window_starts)
+    rows = pad_channels(triton.cdiv(block_size_q, query_stride) * group)
+    tile = tile or default_tile(rows, num_blocks, num_pages)
+    q_blocks = max(1, tile.rows // rows)
+    out = torch.empty((num_blocks, heads, num_pages), dtype=torch.float32, device=q.device)
+    grid = (
+        triton.cdiv(num_blocks, q_blocks),
+        triton.cdiv(num_pages, tile.pages_per_program),
+        heads,
+    )
+    _score_pages[grid](
+        q,
+        index.summaries,
+        index.scales if index.scales is not None else out,
+        window_starts,
+        rope.cos[distance],
+        rope.sin[distance],
+        out,
+        num_tokens,
+        num_blocks,
+        num_pages,
+        sink_tokens // index.page_size,
+        tile.pages_per_program,
+        q_strides=q.stride(),
+        GROUP=group,
+        HEAD_DIM=head_dim,
+        D_PAD=triton.next_power_of_2(head_dim),
+        ROTARY=rope.cos.shape[1],
+        BLOCK_SIZE_Q=block_size_q,
+        QUERY_STRIDE=query_stride,
+        ROWS=rows,
+        Q_BLOCKS=q_blocks,
+        BLOCK_P=tile.block_pages,
+        BOUNDS=index.kind == "bounds",
+        SCALED=index.scales is not None,
+        PAGE_SIZE=index.page_size,
+        PRECISION=dot_precision(q.dtype),
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    return out
+
+
+def score_pages(
+    q: torch.Tensor,
+    index: PageIndex,
+    window_starts: torch.Tensor,
+    rope: RopeTables,
+    distance: int,
+    block_size_q: int,
+    query_stride: int,
+    sink_tokens: int,
+) -> torch.Tensor:
+    """See `hipcli.kernels.score_pages.score_pages`."""
+    require_launchable(q, index.summaries)
+    require_supported(q.shape[2], q.shape[1], index.summaries.shape[0])
+    sizes = (block_size_q, query_stride, sink_tokens)
+    return launch(q, index, window_starts, rope, distance, sizes)

@@ -1,0 +1,60 @@
+"""Sparse attention of single query tokens, split over the keys."""
+
+from __future__ import annotations
+
+import torch
+
+from ..backends import implementation
+from ..checks import check_paged_kv, check_plan, check_rope, check_seqlen, require_same_device
+from ..types import PagedKV, RopeTables, SparsePlan
+
+
+def sparse_decode(
+    q: torch.Tensor,
+    kv: PagedKV,
+    plan: SparsePlan,
+    rope: RopeTables,
+    seqlen_k: torch.Tensor,
+    softmax_scale: float,
+    *,
+    backend: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend the last N tokens, each with a plan of its own, to their keys.
+
+    The same function as `sparse_prefill` with blocks of one query, arranged for few tokens:
+    keys are divided among the multiprocessors and the parts merged. No launch depends on a
+    value on the device, so a CUDA graph holds for every length up to plan.local_tokens.
+
+    Args:
+        q: [N, num_heads, head_dim], un-rotated; its token n stands at seqlen_k - N + n.
+        kv: pages that hold all seqlen_k tokens, the queries' own included.
+        plan: block_size_q must be 1.
+        rope: tables with at least plan.local_tokens rows.
+        seqlen_k: int32 [1], tokens in the cache.
+        softmax_scale: factor of the logits.
+        backend: a name of BACKENDS, or "auto".
+
+    Returns:
+        out [N, num_heads, head_dim] in q's dtype and lse fp32 [N, num_heads].
+
+    Raises:
+        ValueError, TypeError: a shape, value, dtype or device does not fit.
+    """
+    check_paged_kv(kv, q)
+    check_rope(rope, q.shape[2])
+    check_plan(plan, q, kv, rope)
+    check_seqlen(seqlen_k)
+    if plan.block_size_q != 1:
+        raise ValueError(f"plan.block_size_q: expected 1 to decode, received {plan.block_size_q}")
+    require_same_device(
+        q=q,
+        k_pages=kv.k_pages,
+        v_pages=kv.v_pages,
+        page_table=kv.page_table,
+        cos=rope.cos,
+        block_indices=plan.block_indices,
+        window_starts=plan.window_starts,
+        seqlen_k=seqlen_k,
+    )
+    run = implementation("sparse_decode", backend, q.device)
+    return run(q, kv, plan, rope, seqlen_k, softmax_scale)

@@ -1,0 +1,93 @@
+"""Where every key of a plan lies, in packed order, for the Triton kernel that attends to them.
+
+For every query block and KV head one list of key blocks: sinks, selected blocks, window. A
+packed position is then an index into the list times the block size, and attention walks one
+list with one kind of address, whatever a key was chosen for.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..types import PagedKV, SparsePlan
+
+
+@triton.jit
+def _pack_plan(
+    block_indices,
+    window_starts,
+    page_table,
+    seqlen_k,
+    packed,
+    bases,
+    num_tokens,
+    num_selected,
+    capacity,
+    index_strides: tl.constexpr,
+    BLOCK_SIZE_Q: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    SINK_TOKENS: tl.constexpr,
+    SELECTED_PAD: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    block = tl.program_id(0)
+    head = tl.program_id(1)
+    PER_PAGE: tl.constexpr = PAGE_SIZE // BLOCK_SIZE_K
+    SINK_BLOCKS: tl.constexpr = SINK_TOKENS // BLOCK_SIZE_K
+    total = tl.load(seqlen_k)
+    window_start = tl.load(window_starts + block)
+    chosen = block_indices + block.to(tl.int64) * index_strides[0] + head * index_strides[1]
+    entry = tl.arange(0, SELECTED_PAD)
+    indices = tl.load(chosen + entry, mask=entry < num_selected, other=-1)
+    selected = tl.sum((indices >= 0).to(tl.int32), axis=0)
+    base = tl.where(window_start > 0, SINK_BLOCKS + selected, 0)
+    end = tl.minimum(total, total - num_tokens + (block + 1) * BLOCK_SIZE_Q)
+    used = base + tl.cdiv(end - window_start, BLOCK_SIZE_K)
+    row = block.to(tl.int64) * tl.num_programs(1) + head
+    tl.store(bases + row, base * BLOCK_SIZE_K)
+    for first in range(0, capacity, CHUNK):
+        position = first + tl.arange(0, CHUNK)
+        is_selected = (position >= SINK_BLOCKS) & (position < base)
+        logical = tl.load(chosen + position - SINK_BLOCKS, mask=is_selected, other=0)
+        in_window = window_start // BLOCK_SIZE_K + position - base
+        logical = tl.where(is_selected, logical, tl.where(position >= base, in_window, position))
+        # Entries past the last key point at slot 0, which exists; their keys are masked.
+        slot = tl.load(page_table + logical // PER_PAGE, mask=position < used, other=0)
+        where = slot * PER_PAGE + logical % PER_PAGE
+        tl.store(packed + row * capacity + position, where, mask=position < capacity)
+
+
+def pack_plan(
+    plan: SparsePlan, kv: PagedKV, seqlen_k: torch.Tensor, num_tokens: int, keys: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Packed lists int32 [num_q_blocks, num_kv_heads, capacity] and bases int32 in tokens."""
+    blocks, heads, num_selected = plan.block_indices.shape
+    per_tile = max(1, keys // plan.block_size_k)
+    # One tile more than needed: each tile's entries are fetched while the one before is used.
+    tiles = triton.cdiv(triton.cdiv(plan.local_tokens, plan.block_size_k), per_tile) + 1
+    capacity = tiles * per_tile
+    device = plan.block_indices.device
+    packed = torch.empty((blocks, heads, capacity), dtype=torch.int32, device=device)
+    bases = torch.empty((blocks, heads), dtype=torch.int32, device=device)
+    _pack_plan[(blocks, heads)](
+        plan.block_indices,
+        plan.window_starts,
+        kv.page_table,
+        seqlen_k,
+        packed,
+        bases,
+        num_tokens,
+        num_selected,
+        capacity,
+        index_strides=plan.block_indices.stride(),
+        BLOCK_SIZE_Q=plan.block_size_q,
+        BLOCK_SIZE_K=plan.block_size_k,
+        PAGE_SIZE=kv.k_pages.shape[2],
+        SINK_TOKENS=plan.sink_tokens,
+        SELECTED_PAD=triton.next_power_of_2(max(num_selected, 1)),
+        CHUNK=256,
+    )
+    return packed, bases

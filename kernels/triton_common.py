@@ -1,0 +1,164 @@
+"""What the Triton kernels share: small jit helpers, and what a launch demands.
+
+Rows are queries: one (query token, head of the group) each. Channels beyond head_dim pad a
+tile to a power of two and hold zeros.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.jit import JITFunction
+
+HEAD_DIMS = (64, 80, 96, 128, 256)
+MAX_GROUP = 16
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _probe():
+    pass
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter (decided when Triton is first imported)."""
+    return not isinstance(_probe, JITFunction)
+
+
+def require_launchable(*tensors: torch.Tensor) -> None:
+    """Raise unless Triton can run on these tensors.
+
+    Raises:
+        TypeError: CPU tensors without the interpreter.
+        NotImplementedError: bf16 or fp8 in the interpreter, whose arithmetic is wrong there.
+    """
+    for tensor in tensors:
+        if tensor.device.type == "cpu" and not interpreted():
+            raise TypeError("the triton backend needs CUDA tensors, received tensors on the CPU")
+        if interpreted() and tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn):
+            raise NotImplementedError(
+                f"Triton's interpreter computes {tensor.dtype} wrongly: use float16 or float32"
+            )
+
+
+def require_supported(head_dim: int, num_heads: int, num_kv_heads: int) -> None:
+    """Raise NotImplementedError for a head_dim or group no kernel was tested with."""
+    if head_dim not in HEAD_DIMS:
+        raise NotImplementedError(
+            f"head_dim {head_dim}: the triton backend has {', '.join(map(str, HEAD_DIMS))}"
+        )
+    if num_heads // num_kv_heads > MAX_GROUP:
+        raise NotImplementedError(
+            f"{num_heads // num_kv_heads} query heads a KV head: the triton backend has 1 to "
+            f"{MAX_GROUP}"
+        )
+
+
+@cache
+def _shared_bytes(index: int) -> int:
+    return torch.cuda.get_device_properties(index).shared_memory_per_block_optin
+
+
+def shared_bytes(device: torch.device) -> int:
+    """Shared memory one program may have; Hopper's where there is no device to ask."""
+    if device.type != "cuda":
+        return 232448
+    return _shared_bytes(device.index if device.index is not None else torch.cuda.current_device())
+
+
+def dot_precision(dtype: torch.dtype) -> str:
+    """fp32 products are exact; the 16-bit types do not look at this."""
+    return "ieee" if dtype == torch.float32 else "tf32"
+
+
+def pad_channels(channels: int) -> int:
+    """Smallest power of two that holds the channels and that a matrix product accepts."""
+    return max(16, triton.next_power_of_2(channels))
+
+
+@triton.jit
+def rotated_rows(
+    q,
+    q_strides: tl.constexpr,
+    token,
+    token_end,
+    head,
+    cos_row,
+    sin_row,
+    HEAD_DIM: tl.constexpr,
+    D_PAD: tl.constexpr,
+    ROTARY: tl.constexpr,
+    RUN: tl.constexpr,
+):
+    """fp32 [R, D_PAD]: mean of up to RUN queries from `token` [R] on, rotated to one position.
+
+    `token_end` bounds every run; a rotation is linear, so it commutes with the mean.
+    """
+    HALF: tl.constexpr = ROTARY // 2
+    channel = tl.arange(0, D_PAD)
+    rotary = channel < ROTARY
+    partner = tl.where(channel < HALF, channel + HALF, channel - HALF)
+    partner = tl.where(rotary, partner, channel)
+    cos = tl.load(cos_row + channel, mask=rotary, other=1.0).to(tl.float32)
+    sin = tl.load(sin_row + channel, mask=rotary, other=0.0).to(tl.float32)
+    sin = tl.where(channel < HALF, -sin, sin)
+    base = q + head.to(tl.int64) * q_strides[1]
+    total = tl.zeros([token.shape[0], D_PAD], dtype=tl.float32)
+    for step in tl.static_range(RUN):
+        rows = (base + (token + step).to(tl.int64) * q_strides[0])[:, None]
+        mask = (token + step < token_end)[:, None] & (channel < HEAD_DIM)[None, :]
+        own = tl.load(rows + channel[None, :], mask=mask, other=0.0).to(tl.float32)
+        other = tl.load(rows + partner[None, :], mask=mask, other=0.0).to(tl.float32)
+        total += own * cos[None, :] + other * sin[None, :]
+    count = tl.minimum(token_end - token, RUN).to(tl.float32)
+    return total / count[:, None]
+
+
+@triton.jit
+def load_channels(
+    rows, valid, FIRST: tl.constexpr, COUNT: tl.constexpr, PAD: tl.constexpr, MASKED: tl.constexpr
+):
+    """[R, PAD] tile of channels FIRST.. of row pointers; no mask where none is needed."""
+    channel = tl.arange(0, PAD)
+    at = rows[:, None] + (FIRST + channel)[None, :]
+    if MASKED:
+        mask = valid[:, None] & (channel < COUNT)[None, :]
+        return tl.load(at, mask=mask, other=0.0)
+    elif COUNT != PAD:
+        return tl.load(at, mask=(channel < COUNT)[None, :], other=0.0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
+def load_rotated(
+    rows,
+    valid,
+    cos,
+    sin,
+    position,
+    cos_stride,
+    HALF: tl.constexpr,
+    HALF_PAD: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Rotary channels [R, 2 * HALF_PAD] of rows, turned, in the rows' dtype: halves side by side.
+
+    Each half is loaded once; the tables' second half repeats the first and is not read. Joining
+    the halves moves nothing: a thread keeps both values of a pair.
+    """
+    lo = load_channels(rows, valid, 0, HALF, HALF_PAD, MASKED)
+    hi = load_channels(rows, valid, HALF, HALF, HALF_PAD, MASKED)
+    table = position * cos_stride
+    c = load_channels(cos + table, valid, 0, HALF, HALF_PAD, False).to(tl.float32)
+    s = load_channels(sin + table, valid, 0, HALF, HALF_PAD, False).to(tl.float32)
+    lo32 = lo.to(tl.float32)
+    hi32 = hi.to(tl.float32)
+    first = (lo32 * c - hi32 * s).to(lo.dtype)
+    second = (hi32 * c + lo32 * s).to(lo.dtype)
+    pairs = tl.permute(tl.join(first, second), (0, 2, 1))
+    return tl.reshape(pairs, [lo.shape[0], 2 * HALF_PAD])

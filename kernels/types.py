@@ -1,0 +1,87 @@
+"""Groups of tensors that travel together through the operators' arguments.
+
+They hold tensors and the sizes needed to read them, check nothing by themselves and own
+nothing: `kernels.checks` looks at them where an operator is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class PagedKV:
+    """Keys (un-rotated) and values of one layer in pages.
+
+    Args:
+        k_pages: [P, num_kv_heads, page_size, head_dim]; may be a strided view.
+        v_pages: the same shape and dtype.
+        page_table: int32 [num_pages], logical page -> slot (first dimension of the pages).
+    """
+
+    k_pages: torch.Tensor
+    v_pages: torch.Tensor
+    page_table: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RopeTables:
+    """Half-split RoPE tables; an attention scaling factor is already multiplied in.
+
+    Args:
+        cos: [max_positions, rotary_dim], the half table repeated twice; fp32, or fp16/bf16
+            where the caller prefers less traffic to the last bits.
+        sin: the same shape and dtype.
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SparsePlan:
+    """What every block of queries attends to: sinks, selected blocks, window.
+
+    Query block b of KV head h attends tokens [0, sink_tokens) if window_starts[b] > 0, its
+    selected blocks, and [window_starts[b], i] for query position i. window_starts[b] = 0
+    makes the block dense; its selected blocks are then ignored.
+
+    Args:
+        block_indices: int32 [num_q_blocks, num_kv_heads, num_selected], ascending block
+            numbers in units of block_size_k tokens, -1 for the unused tail; every block lies
+            in [sink_tokens, window_starts[b]).
+        window_starts: int32 [num_q_blocks], tokens, multiples of the page size.
+        block_size_q: queries a block, tokens.
+        block_size_k: keys a selected block, tokens; divides the page size.
+        sink_tokens: tokens, a multiple of the page size.
+        local_tokens: an upper bound of sinks + selected + window (queries included) over all
+            query blocks, tokens. Launches and scratch are sized by it; a block that exceeds it
+            comes out as NaN.
+    """
+
+    block_indices: torch.Tensor
+    window_starts: torch.Tensor
+    block_size_q: int
+    block_size_k: int
+    sink_tokens: int
+    local_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageIndex:
+    """Summaries of the un-rotated keys of every page, one per KV head.
+
+    Args:
+        kind: "bounds" (channel minimum, then maximum) or "mean".
+        summaries: [num_kv_heads, num_pages, S, head_dim], S = 2 for bounds and 1 for mean;
+            bf16, fp16, fp32 or fp8_e4m3.
+        scales: fp32 [num_kv_heads, num_pages] for fp8_e4m3 (value = stored * scale), else None.
+        page_size: tokens.
+    """
+
+    kind: str
+    summaries: torch.Tensor
+    scales: torch.Tensor | None
+    page_size: int

@@ -1,0 +1,118 @@
+"""Random inputs for the kernel tests: scattered pages, gaps full of NaN, plans, tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hipcli.kernels.types import PagedKV, RopeTables, SparsePlan
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one case; `seqlen_k` includes the `num_tokens` queries at its end."""
+
+    num_tokens: int
+    seqlen_k: int
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_dim: int = 64
+    page_size: int = 16
+    rotary_dim: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """Tensors of one case, and the contiguous keys and values they were made from."""
+
+    shape: Shape
+    q: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    kv: PagedKV
+    seqlen_k: torch.Tensor
+    rope: RopeTables
+
+
+def rope_tables(positions: int, rotary_dim: int, device, theta: float = 10000.0) -> RopeTables:
+    """Half-split tables in fp32, computed in fp64."""
+    inverse = theta ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim)
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] * inverse
+    angles = torch.cat((angles, angles), dim=-1)
+    return RopeTables(angles.cos().float().to(device), angles.sin().float().to(device))
+
+
+def make_case(
+    shape: Shape, device, dtype: torch.dtype = torch.float32, positions: int = 512, seed: int = 0
+) -> Case:
+    """Random q, k, v; pages lie shuffled among unused slots, unwritten rows hold NaN."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*size: int) -> torch.Tensor:
+        return torch.randn(*size, generator=generator).to(dtype)
+
+    heads, width = shape.num_kv_heads, shape.head_dim
+    q = random(shape.num_tokens, shape.num_heads, width)
+    keys = random(shape.seqlen_k, heads, width)
+    values = random(shape.seqlen_k, heads, width)
+    num_pages = -(-shape.seqlen_k // shape.page_size)
+    slots = torch.randperm(num_pages + 3, generator=generator)[:num_pages]
+    pages = torch.full((num_pages + 3, 2, heads, shape.page_size, width), torch.nan, dtype=dtype)
+    for token in range(shape.seqlen_k):
+        slot = slots[token // shape.page_size]
+        pages[slot, 0, :, token % shape.page_size] = keys[token]
+        pages[slot, 1, :, token % shape.page_size] = values[token]
+    pages = pages.to(device)
+    # Room for more pages than the sequence has, as in an engine's table.
+    table = torch.cat((slots, torch.zeros(2, dtype=torch.long))).int().to(device)
+    return Case(
+        shape,
+        q.to(device),
+        keys.to(device),
+        values.to(device),
+        PagedKV(pages[:, 0], pages[:, 1], table),
+        torch.tensor([shape.seqlen_k], dtype=torch.int32, device=device),
+        rope_tables(positions, shape.rotary_dim or width, device),
+    )
+
+
+def make_plan(
+    case: Case,
+    block_size_q: int,
+    window_tokens: int,
+    num_selected: int,
+    sink_tokens: int = 16,
+    block_size_k: int = 8,
+    seed: int = 0,
+) -> SparsePlan:
+    """Windows as an engine would place them, and random selected blocks between."""
+    shape = case.shape
+    generator = torch.Generator().manual_seed(seed)
+    first = shape.seqlen_k - shape.num_tokens
+    starts, rows = [], []
+    for block in range(-(-shape.num_tokens // block_size_q)):
+        position = first + block * block_size_q
+        start = max(position - window_tokens, 0) // shape.page_size * shape.page_size
+        start = start if start > sink_tokens else 0
+        starts.append(start)
+        for _ in range(shape.num_kv_heads):
+            end = max(start, sink_tokens) // block_size_k
+            free = torch.arange(sink_tokens // block_size_k, end)
+            # Some rows stay short, so that tails and counts differ between heads.
+            least = num_selected // 2
+            wanted = int(torch.randint(least, num_selected + 1, (), generator=generator))
+            chosen = free[torch.randperm(len(free), generator=generator)[:wanted]].sort().values
+            row = torch.full((num_selected,), -1, dtype=torch.int32)
+            row[: len(chosen)] = chosen.int()
+            rows.append(row)
+    indices = torch.stack(rows).view(len(starts), shape.num_kv_heads, num_selected)
+    longest_window = first + shape.num_tokens - min(starts)
+    return SparsePlan(
+        indices.to(case.q.device),
+        torch.tensor(starts, dtype=torch.int32, device=case.q.device),
+        block_size_q,
+        block_size_k,
+        sink_tokens,
+        sink_tokens + num_selected * block_size_k + longest_window,
+    )
