@@ -1,0 +1,55 @@
+"""Sinks and a window, nothing between them, at packed positions.
+
+Source: StreamingLLM (arXiv 2309.17453).
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from hipcli.engine.methods.base import Geometry
+from hipcli.engine.step import StepInput
+from hipcli.engine.store.pages import PAGE_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class WindowConfig:
+    """Settings of the method `window`.
+
+    Args:
+        sink_tokens: first tokens that every query attends.
+        window_tokens: last tokens that every query attends.
+    """
+
+    sink_tokens: int = 64
+    window_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in ("sink_tokens", "window_tokens"):
+            value = getattr(self, name)
+            if value < PAGE_TOKENS or value % PAGE_TOKENS:
+                raise ValueError(f"{name} is {value}; it must be a positive multiple of 64")
+
+
+@dataclass(slots=True)
+class WindowMethod:
+    """See the module."""
+
+    config: WindowConfig = field(default_factory=WindowConfig)
+    name: str = "window"
+    block_size_k: int = 64
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry(self.config.sink_tokens, self.config.window_tokens, dense_tokens=0)
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def select_prefill(
+        self, layer: int, q: torch.Tensor, window_starts: list[int], step: StepInput
+    ) -> None:
+        return None
+
+    def select_token(self, layer: int, q: torch.Tensor, step: StepInput) -> None:
+        return None
