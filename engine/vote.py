@@ -57,7 +57,7 @@ class Ballot:
         rotate_(rows, cos, sin)
         full = self.context_tokens // PAGE_TOKENS
         maxima = block_maxima(rows, store.pages[layer], 0, full, block_size_k)
-        page_maxima = maxima.view(num_kv_heads, full, -1, rows.shape[1]).amax(2)
+        page_maxima = maxima.unflatten(1, (full, PAGE_TOKENS // block_size_k)).amax(2)
         rest = self.context_tokens % PAGE_TOKENS
         if rest:
             keys = store.pages[layer][full, 0, :, :rest]
@@ -74,34 +74,43 @@ class Ballot:
         )
         return maxima.view(num_kv_heads, -1, group, tokens)
 
-    def pages(self, budget_tokens: int) -> torch.Tensor:
+    def ranking(self, first_token: int) -> list[int]:
+        """Pages from most votes to fewest, without those that end before `first_token`."""
+        if self.votes is None:
+            raise ValueError("no layer has voted")
+        order: list[int] = self.votes.argsort(descending=True).tolist()
+        return [page for page in order if (page + 1) * PAGE_TOKENS > first_token]
+
+    def pages(self, first_token: int, budget_tokens: int) -> torch.Tensor:
         """The winning pages, each with its right neighbour, int64 ascending.
 
         A passage that starts near the end of a page goes on in the next one.
+
+        Args:
+            first_token: where the documents begin.
+            budget_tokens: how many tokens the pages may hold together.
         """
-        if self.votes is None:
-            raise ValueError("no layer has voted")
         limit = budget_tokens // PAGE_TOKENS
+        last = -(-self.context_tokens // PAGE_TOKENS)
         chosen: dict[int, None] = {}
-        for page in self.votes.argsort(descending=True).tolist():
+        for page in self.ranking(first_token):
             for candidate in (page, page + 1):
-                if candidate < self.votes.shape[0] and len(chosen) < limit:
+                if candidate < last and len(chosen) < limit:
                     chosen[candidate] = None
             if len(chosen) >= limit:
                 break
         return torch.tensor(sorted(chosen), dtype=torch.long)
 
-    def evidence(self, count: int) -> tuple[Evidence, ...]:
+    def evidence(self, first_token: int, count: int) -> tuple[Evidence, ...]:
         """The `count` pages with most votes, best first, scores relative to the best."""
         if self.votes is None:
             return ()
-        order = self.votes.argsort(descending=True)[:count].tolist()
-        best = self.votes[order[0]].item() if order else 0.0
+        order = self.ranking(first_token)[:count]
         return tuple(
             Evidence(
-                page * PAGE_TOKENS,
+                max(page * PAGE_TOKENS, first_token),
                 min((page + 1) * PAGE_TOKENS, self.context_tokens),
-                self.votes[page].item() - best,
+                (self.votes[page] - self.votes[order[0]]).item(),
             )
             for page in order
         )

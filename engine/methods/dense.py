@@ -5,12 +5,8 @@ from dataclasses import dataclass, field
 import torch
 
 from hipcli.engine.methods.base import Geometry
+from hipcli.engine.methods.configs import DenseConfig
 from hipcli.engine.step import StepInput
-
-
-@dataclass(frozen=True, slots=True)
-class DenseConfig:
-    """Dense attention has no settings."""
 
 
 @dataclass(slots=True)

@@ -8,27 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from hipcli.engine.methods.base import Geometry
+from hipcli.engine.methods.configs import WindowConfig
 from hipcli.engine.step import StepInput
-from hipcli.engine.store.pages import PAGE_TOKENS
-
-
-@dataclass(frozen=True, slots=True)
-class WindowConfig:
-    """Settings of the method `window`.
-
-    Args:
-        sink_tokens: first tokens that every query attends.
-        window_tokens: last tokens that every query attends.
-    """
-
-    sink_tokens: int = 64
-    window_tokens: int = 4096
-
-    def __post_init__(self) -> None:
-        for name in ("sink_tokens", "window_tokens"):
-            value = getattr(self, name)
-            if value < PAGE_TOKENS or value % PAGE_TOKENS:
-                raise ValueError(f"{name} is {value}; it must be a positive multiple of 64")
 
 
 @dataclass(slots=True)

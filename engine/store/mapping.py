@@ -30,7 +30,6 @@ _libc.mmap.argtypes = [
     ctypes.c_int64,
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0x40
@@ -58,7 +57,6 @@ class AddressRange:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self._address = self._map(None, self.num_bytes, flags, -1)
         self._finalizer = weakref.finalize(self, _libc.munmap, self._address, self.num_bytes)
-        self._file_bytes = 0
 
     @staticmethod
     def _map(address: int | None, num_bytes: int, flags: int, fd: int) -> int:
@@ -89,14 +87,8 @@ class AddressRange:
                 raise HipError(f"{path.name} is shorter than its {num_bytes} bytes")
             flags = _MAP_FIXED | (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE)
             self._map(self._address, _round_up(num_bytes), flags, fd)
-            self._file_bytes = num_bytes
         finally:
             os.close(fd)
-
-    def drop_resident(self) -> None:
-        """Let the system take back the memory of clean file pages; their content stays on disk."""
-        if self._file_bytes and hasattr(mmap, "MADV_DONTNEED"):
-            _libc.madvise(self._address, _round_up(self._file_bytes), mmap.MADV_DONTNEED)
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         """A tensor over the start of the range; it keeps the range alive."""

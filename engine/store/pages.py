@@ -103,11 +103,6 @@ class KVStore:
             page_range.map_file(page_file, pages * self.layout.page_bytes, shared=shared)
             index_range.map_file(index_file, pages * self.layout.summary_bytes, shared=shared)
 
-    def drop_resident(self) -> None:
-        """Give back the memory of file pages that lie on disk as well."""
-        for page_range, _ in self._ranges:
-            page_range.drop_resident()
-
     def append(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Write the keys and values of tokens [start, start + T) of one layer.
 
