@@ -1,1 +1,27 @@
-"""Loading and pulling models."""
+"""Models: finding, pulling, converting and loading them.
+
+    folder = resolve("smollm2", models_dir=...)     # never downloads
+    folder = pull("smollm2", models_dir=..., progress=...)
+    loaded = load(folder, device="auto", dtype="auto")
+
+Importing this package imports neither torch nor transformers nor the hub's client.
+"""
+
+from hipcli.engine.models.digest import digest
+from hipcli.engine.models.folders import ModelFolder
+from hipcli.engine.models.load import LoadedModel, load, pick_device, pick_dtype
+from hipcli.engine.models.pull import installed, pull, remove
+from hipcli.engine.models.resolve import resolve
+
+__all__ = [
+    "LoadedModel",
+    "ModelFolder",
+    "digest",
+    "installed",
+    "load",
+    "pick_device",
+    "pick_dtype",
+    "pull",
+    "remove",
+    "resolve",
+]
