@@ -7,15 +7,16 @@
 Importing this package imports neither torch nor transformers nor the hub's client.
 """
 
-from hipcli.engine.models.digest import digest
 from hipcli.engine.models.folders import ModelFolder
-from hipcli.engine.models.load import LoadedModel, load, pick_device, pick_dtype
-from hipcli.engine.models.pull import installed, pull, remove
-from hipcli.engine.models.resolve import resolve
+from hipcli.engine.models.loading import LoadedModel, load, pick_device, pick_dtype
+from hipcli.engine.models.pulling import installed, pull, remove
+from hipcli.engine.models.resolving import resolve
+from hipcli.engine.models.weights import config_digest, digest
 
 __all__ = [
     "LoadedModel",
     "ModelFolder",
+    "config_digest",
     "digest",
     "installed",
     "load",

@@ -25,6 +25,11 @@ class Alias:
     num_bytes: int
     hub_id: str
 
+    @property
+    def revision(self) -> str:
+        """What identifies the weights among those of other versions of hip."""
+        return self.sha256[:16]
+
 
 # Real, small and Apache-2.0, so that hip works as soon as it is installed. For real work a user
 # names a stronger model.

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hipcli.engine.errors import ModelError
+from hipcli.engine.models.architectures import check_config
 from hipcli.engine.models.folders import ModelFolder, check_folder
 from hipcli.engine.models.gguf import Progress
+from hipcli.engine.tokenizer.files import read_json
 
 _HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<rev>[\w][\w./-]*))?")
 _WANTED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
@@ -35,19 +37,17 @@ def find_in_cache(name: str, repo_id: str, revision: str | None) -> ModelFolder 
     """
     # Not needed for aliases and folders, so not at the top.
     import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        path = Path(
-            huggingface_hub.snapshot_download(repo_id, revision=revision, local_files_only=True)
+        # Asking for the snapshot instead would call one incomplete that lacks files hip ignores.
+        config = huggingface_hub.try_to_load_from_cache(
+            repo_id, "config.json", revision=revision or "main"
         )
-    except LocalEntryNotFoundError:
-        return None
     except (OSError, ValueError) as error:
         raise ModelError(f"Cannot read the hub's cache for {repo_id}: {error}") from error
-    if not (path / "config.json").is_file():
-        # Another program fetched single files of it.
+    if not isinstance(config, str):
         return None
+    path = Path(config).parent
     check_folder(path)
     return ModelFolder(name, path, path.name, "safetensors")
 
@@ -79,7 +79,7 @@ def download(name: str, repo_id: str, revision: str | None, progress: Progress) 
 
 
 def cached_models() -> list[ModelFolder]:
-    """Complete safetensors language models in the hub's cache."""
+    """Models in the hub's cache that are complete and that hip can run."""
     import huggingface_hub
     from huggingface_hub.errors import CacheNotFound
 
@@ -94,6 +94,7 @@ def cached_models() -> list[ModelFolder]:
         for revision in repo.revisions:
             try:
                 check_folder(revision.snapshot_path)
+                check_config(read_json(revision.snapshot_path / "config.json"), repo.repo_id)
             except ModelError:
                 continue
             found.append(

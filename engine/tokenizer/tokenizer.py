@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,7 +53,9 @@ class Tokenizer:
         self._added = backend.get_added_tokens_decoder()
         self._control = _control_tokens(backend, files)
         self._control_pattern = _alternatives(self._control)
-        self._hidden = frozenset(index for index, token in self._added.items() if token.special)
+        named = {self._control.get(text, -1) for text in files.named_tokens.values()}
+        flagged = {index for index, token in self._added.items() if token.special}
+        self._hidden = frozenset(flagged | named)
         self._dummy_prefix = components.dummy_prefix()
         self._leading = components.leading_tokens()
         self._vocabulary = Vocabulary(backend, components)
@@ -88,11 +91,9 @@ class Tokenizer:
         ids = self._literal.encode(prepared)
         return Encoded(ids, _offsets(prepared, self._vocabulary.lengths[ids]), replaced)
 
-    def decode(self, ids: "np.ndarray | list[int]") -> str:
+    def decode(self, ids: "np.ndarray | Sequence[int]") -> str:
         """Text of `ids`; control tokens are left out, incomplete characters become U+FFFD."""
-        listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
-        shown = [index for index in listed if index not in self._hidden]
-        return self._vocabulary.join(shown).decode("utf-8", errors="replace")
+        return self._vocabulary.join(ids, self._hidden).decode("utf-8", errors="replace")
 
     def stream(self) -> Stream:
         """A decoder for one answer."""

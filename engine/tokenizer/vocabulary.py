@@ -7,6 +7,7 @@ sums of lengths, and a stream can hold back half a character.
 """
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 
 import numpy as np
@@ -16,6 +17,7 @@ from hipcli.engine.errors import ModelError
 from hipcli.engine.tokenizer.components import Components
 
 METASPACE = "\u2581"
+_STRETCH_TOKENS = 65_536
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -87,11 +89,19 @@ class Vocabulary:
                 missing[byte] = character not in vocab
         return missing
 
-    def join(self, ids: "np.ndarray | list[int]") -> bytes:
-        """The bytes of `ids` in order; ids beyond the vocabulary (padded embeddings) are empty."""
+    def join(
+        self, ids: "np.ndarray | Sequence[int]", hidden: frozenset[int] = frozenset()
+    ) -> bytes:
+        """The bytes of `ids` in order, those in `hidden` left out; ids beyond the vocabulary
+        (padded embeddings) are empty."""
         table, size = self.bytes_of, self.size
-        listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
-        return b"".join([table[index] for index in listed if 0 <= index < size])
+        parts = []
+        # In stretches, since a Python number takes eight times the room of an id in an array.
+        for start in range(0, len(ids), _STRETCH_TOKENS):
+            stretch = ids[start : start + _STRETCH_TOKENS]
+            listed = stretch.tolist() if isinstance(stretch, np.ndarray) else stretch
+            parts.append(b"".join([table[i] for i in listed if 0 <= i < size and i not in hidden]))
+        return b"".join(parts)
 
 
 def _spelling(components: Components, vocab: dict[str, int]) -> Spelling:

@@ -129,6 +129,17 @@ def leaky(folder: Path) -> Path:
     return folder
 
 
+# Every kind by name; each writes a model folder and returns it.
+KINDS = {
+    "chatml": chatml,
+    "llama3": llama3,
+    "mistral": mistral,
+    "mistral-legacy": lambda folder: mistral(folder, legacy=True),
+    "gemma": gemma,
+    "leaky": leaky,
+}
+
+
 def _byte_level(pre_tokenizer, vocab_size: int, ignore_merges: bool = False) -> Tokenizer:
     backend = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     backend.pre_tokenizer = pre_tokenizer

@@ -80,7 +80,7 @@ def converted(path: Path, name: str, models_dir: Path, progress: Progress) -> Mo
     revision = digest[:16]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip(".-") or "model"
     target = models_dir / f"{stem[:80]}-{revision}"
-    with build_folder(target, progress) as part:
+    with build_folder(target, revision, progress) as part:
         if part is not None:
             convert(path, part, progress)
             write_manifest(
@@ -90,18 +90,19 @@ def converted(path: Path, name: str, models_dir: Path, progress: Progress) -> Mo
 
 
 @contextlib.contextmanager
-def build_folder(target: Path, progress: Progress) -> Iterator[Path | None]:
+def build_folder(target: Path, revision: str, progress: Progress) -> Iterator[Path | None]:
     """A temporary folder that becomes `target` when the block ends well; None when `target` is
-    there already. One builder at a time across processes; the others wait and find it done.
+    there already with that revision in its note. One builder at a time across processes; the
+    others wait and find it done.
 
     Raises:
         ModelError: the cache folder cannot be written.
     """
-    if read_manifest(target) is not None:
+    if _is_built(target, revision):
         yield None
         return
     with _lock(target, progress):
-        if read_manifest(target) is not None:
+        if _is_built(target, revision):
             yield None
             return
         # What a killed builder left; nobody else builds here, since we hold the lock.
@@ -117,6 +118,11 @@ def build_folder(target: Path, progress: Progress) -> Iterator[Path | None]:
             raise _cannot_write(target.parent, error) from error
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def _is_built(target: Path, revision: str) -> bool:
+    model = read_manifest(target)
+    return model is not None and model.revision == revision
 
 
 @contextlib.contextmanager

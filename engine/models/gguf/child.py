@@ -4,6 +4,8 @@ It talks to its parent in JSON lines on stdout: `{"done": 0.4}`, or `{"error": .
 before it exits with 1.
 """
 
+import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -21,15 +23,17 @@ from hipcli.engine.models.quiet import quiet_transformers
 def main(arguments: list[str]) -> int:
     """`SOURCE TARGET`: convert and report; returns the exit status."""
     source, target = map(Path, arguments)
-    # Inside the quiet block sys.stdout is something else.
+    # The GGUF reader draws bars of its own, which nothing switches off; the parent sees only this.
     stdout = sys.stdout
 
     def say(message: dict[str, Any]) -> None:
         stdout.write(json.dumps(message) + "\n")
         stdout.flush()
 
+    sink = io.StringIO()
     try:
-        convert(source, target, lambda fraction: say({"done": fraction}))
+        with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+            convert(source, target, lambda fraction: say({"done": fraction}))
     except HipError as error:
         say({"error": error.message, "hint": error.hint})
         return 1

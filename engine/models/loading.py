@@ -6,9 +6,9 @@ from typing import Any
 
 from hipcli.engine.errors import DoesNotFitError, ModelError, UsageError
 from hipcli.engine.models.architectures import check_config
-from hipcli.engine.models.digest import digest
 from hipcli.engine.models.folders import ModelFolder, check_folder, weight_files
 from hipcli.engine.models.quiet import quiet_transformers
+from hipcli.engine.models.weights import digest
 from hipcli.engine.tokenizer.files import read_json
 
 DTYPES = {
@@ -31,7 +31,7 @@ class LoadedModel:
         model: Transformers' causal language model, in eval mode, without gradients, with its
             stock attention.
         config: its configuration object.
-        weights_digest: see `digest.py`.
+        weights_digest: see `weights.py`.
         dtype: `bfloat16`, `float16` or `float32`.
         device: `cpu`, `cuda:0`, ...
     """

@@ -16,12 +16,17 @@ from typing import Any, BinaryIO
 
 from hipcli.engine.errors import ModelError
 from hipcli.engine.models.folders import weight_files
+from hipcli.engine.tokenizer.files import read_json
 
 # Models of no more than this are read in full.
 FULL_BYTES = 64 * 2**20
 _EDGE_BYTES = 64 * 2**10
 _BLOCK_BYTES = 16 * 2**10
 _BLOCKS = 8
+# Entries of config.json that change nothing the model computes.
+_COSMETIC = frozenset(
+    {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"}
+)
 _MAX_HEADER_BYTES = 100 * 2**20
 
 
@@ -53,6 +58,15 @@ def digest(folder: Path, full: bool = False) -> str:
                 lines.append((tensor.name, tensor.dtype, tensor.shape, tensor.num_bytes, content))
     record = ["hip-weights-1", "full" if full else "sampled", sorted(lines)]
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()
+
+
+def config_digest(folder: Path) -> str:
+    """SHA-256 (hexadecimal) of what `config.json` says about the computation: sizes, norms, rotary
+    positions. With `digest` it identifies the model before its weights are loaded."""
+    config = read_json(folder / "config.json")
+    kept = {name: value for name, value in config.items() if name not in _COSMETIC}
+    record = ["hip-config-1", kept]
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def read_header(path: Path) -> list[_Tensor]:
@@ -117,7 +131,7 @@ def _spans(num_bytes: int, full: bool) -> Iterator[tuple[int, int]]:
         yield 0, num_bytes
         return
     yield 0, _EDGE_BYTES
-    gap = (num_bytes - 2 * _EDGE_BYTES - _BLOCK_BYTES) // (_BLOCKS - 1)
+    room = num_bytes - 2 * _EDGE_BYTES - _BLOCK_BYTES
     for rank in range(_BLOCKS):
-        yield _EDGE_BYTES + rank * gap, _BLOCK_BYTES
+        yield _EDGE_BYTES + rank * room // (_BLOCKS - 1), _BLOCK_BYTES
     yield num_bytes - _EDGE_BYTES, _EDGE_BYTES

@@ -1,5 +1,6 @@
 """From the name a user typed to a model folder on this machine. Never downloads."""
 
+import re
 from pathlib import Path
 
 from hipcli.engine.errors import ModelError
@@ -7,6 +8,9 @@ from hipcli.engine.models import hub
 from hipcli.engine.models.aliases import ALIASES, Alias
 from hipcli.engine.models.folders import ModelFolder, check_folder, read_manifest
 from hipcli.engine.models.gguf import Progress, converted, no_progress
+
+# Folder names hip gives to converted models.
+_MADE_HERE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 
 
 def resolve(name: str, *, models_dir: Path, progress: Progress = no_progress) -> ModelFolder:
@@ -23,13 +27,13 @@ def resolve(name: str, *, models_dir: Path, progress: Progress = no_progress) ->
     """
     if name in ALIASES:
         return _alias(ALIASES[name], models_dir)
-    path = Path(name).expanduser()
-    if path.is_file():
-        return _file(path, name, models_dir, progress)
-    if path.is_dir():
+    path = existing_path(name)
+    if path is not None:
+        if path.is_file():
+            return _file(path, name, models_dir, progress)
         check_folder(path)
         return read_manifest(path) or ModelFolder(name, path.resolve(), "local", "safetensors")
-    if "/" not in name and not name.startswith("."):
+    if _MADE_HERE.fullmatch(name):
         made_here = read_manifest(models_dir / name)
         if made_here is not None:
             return made_here
@@ -47,9 +51,19 @@ def resolve(name: str, *, models_dir: Path, progress: Progress = no_progress) ->
     )
 
 
+def existing_path(name: str) -> Path | None:
+    """The file or folder of that name, None when there is none."""
+    try:
+        path = Path(name).expanduser()
+        return path if name and path.exists() else None
+    except (OSError, ValueError, RuntimeError):
+        # Too long, a null byte, or a home folder nobody has.
+        return None
+
+
 def _alias(alias: Alias, models_dir: Path) -> ModelFolder:
     found = read_manifest(models_dir / alias.name)
-    if found is not None:
+    if found is not None and found.revision == alias.revision:
         check_folder(found.path)
         return found
     cached = hub.find_in_cache(alias.name, alias.hub_id, None)

@@ -8,7 +8,7 @@ from hipcli.engine.models import hub, wheel
 from hipcli.engine.models.aliases import ALIASES, Alias
 from hipcli.engine.models.folders import ModelFolder, check_folder, read_manifest, write_manifest
 from hipcli.engine.models.gguf import Progress, build_folder, convert, no_progress
-from hipcli.engine.models.resolve import resolve
+from hipcli.engine.models.resolving import existing_path, resolve
 
 
 def pull(name: str, *, models_dir: Path, progress: Progress = no_progress) -> ModelFolder:
@@ -28,7 +28,7 @@ def pull(name: str, *, models_dir: Path, progress: Progress = no_progress) -> Mo
     if name in ALIASES:
         return _pull_alias(ALIASES[name], models_dir, progress)
     hub_id = hub.parse_hub_id(name)
-    if hub_id is None or Path(name).expanduser().exists():
+    if hub_id is None or existing_path(name) is not None:
         return resolve(name, models_dir=models_dir, progress=progress)
     repo_id, revision = hub_id
     if revision is not None:
@@ -70,11 +70,11 @@ def remove(name: str, *, models_dir: Path) -> ModelFolder:
             shutil.rmtree(trash)
             return model
     hub_id = hub.parse_hub_id(name)
-    if hub_id is not None and not Path(name).exists():
+    if hub_id is not None and existing_path(name) is None:
         found = hub.find_in_cache(name, *hub_id)
         if found is not None and hub.remove_cached(*hub_id):
             return found
-    if Path(name).exists():
+    if existing_path(name) is not None:
         raise ModelError(f"{name} is your own file or folder; hip does not delete it.")
     raise ModelError(f"There is no model {name} to remove.", hint="See: hip models list")
 
@@ -82,13 +82,13 @@ def remove(name: str, *, models_dir: Path) -> ModelFolder:
 def _pull_alias(alias: Alias, models_dir: Path, progress: Progress) -> ModelFolder:
     target = models_dir / alias.name
     try:
-        with build_folder(target, progress) as part:
+        with build_folder(target, alias.revision, progress) as part:
             if part is not None:
                 _build_alias(alias, part, progress)
     except wheel.FetchFailure as failure:
         return _from_hub(alias, str(failure), progress)
     check_folder(target)
-    return ModelFolder(alias.name, target, alias.sha256[:16], "gguf")
+    return ModelFolder(alias.name, target, alias.revision, "gguf")
 
 
 def _build_alias(alias: Alias, part: Path, progress: Progress) -> None:
@@ -102,7 +102,7 @@ def _build_alias(alias: Alias, part: Path, progress: Progress) -> None:
         name=alias.name,
         source=f"{alias.package} {alias.version}: {alias.member}",
         sha256=alias.sha256,
-        revision=alias.sha256[:16],
+        revision=alias.revision,
     )
 
 
