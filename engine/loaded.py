@@ -6,8 +6,7 @@ from typing import Any
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
-from hipcli.engine.models import ModelFolder
-from hipcli.engine.models.load import load
+from hipcli.engine.models import ModelFolder, load
 from hipcli.engine.runner import Runner
 from hipcli.engine.tokenizer import Tokenizer
 
