@@ -1,1 +1,83 @@
-"""Attention methods: which keys a query attends, and at which positions."""
+"""Attention methods: which keys a query attends, and at which positions.
+
+`METHODS` is the table of all of them: name -> (one line, config class, method class), the classes
+as "module:attribute" so that listing methods loads no torch.
+"""
+
+import dataclasses
+import importlib
+from typing import Any, NamedTuple
+
+from hipcli.engine.errors import UsageError
+
+
+class MethodEntry(NamedTuple):
+    """A row of the table."""
+
+    summary: str
+    config: str
+    method: str
+
+
+METHODS: dict[str, MethodEntry] = {
+    "hip": MethodEntry(
+        "hierarchical pruning per KV head, sinks and window, packed positions (default)",
+        "hipcli.engine.methods.configs:HipConfig",
+        "hipcli.engine.methods.hip:HipMethod",
+    ),
+    "window": MethodEntry(
+        "sinks and a window only (StreamingLLM)",
+        "hipcli.engine.methods.configs:WindowConfig",
+        "hipcli.engine.methods.window:WindowMethod",
+    ),
+    "dense": MethodEntry(
+        "every key at its true position; exact inside the trained window",
+        "hipcli.engine.methods.configs:DenseConfig",
+        "hipcli.engine.methods.dense:DenseMethod",
+    ),
+}
+
+
+def entry(name: str) -> MethodEntry:
+    """Row of the method called `name`.
+
+    Raises:
+        UsageError: no such method; the message lists those there are.
+    """
+    try:
+        return METHODS[name]
+    except KeyError:
+        raise UsageError(
+            f"unknown method '{name}'", f"methods: {', '.join(METHODS)} (see hip methods)"
+        ) from None
+
+
+def load(path: str) -> Any:
+    """The object behind "module:attribute"."""
+    module, attribute = path.split(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def make_config(name: str, settings: dict[str, int]) -> Any:
+    """Config of a method with some fields changed.
+
+    Raises:
+        UsageError: unknown method or field, or a value out of range.
+    """
+    config_class = load(entry(name).config)
+    known = [f.name for f in dataclasses.fields(config_class)]
+    unknown = [key for key in settings if key not in known]
+    if unknown:
+        raise UsageError(
+            f"method '{name}' has no setting {unknown[0]}",
+            f"its settings: {', '.join(known) or 'none'}",
+        )
+    try:
+        return config_class(**settings)
+    except ValueError as error:
+        raise UsageError(f"method '{name}': {error}") from None
+
+
+def make_method(name: str, settings: dict[str, int]) -> Any:
+    """A method with its config. Raises UsageError as `make_config` does."""
+    return load(entry(name).method)(make_config(name, settings))

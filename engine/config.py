@@ -1,0 +1,75 @@
+"""Settings of the engine: frozen, checked when made, defaults stated once."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ANSWER_MODES = ("auto", "attend", "share", "reread")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """How an answer is generated.
+
+    Args:
+        max_new_tokens: at most this many tokens, at least 1.
+        temperature: 0 takes the most likely token each time; above 0 samples.
+        seed: of the sampling.
+    """
+
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
+        if not 0 <= self.temperature <= 10:
+            raise ValueError(f"temperature is {self.temperature}; it must be between 0 and 10")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Where contexts are saved.
+
+    Args:
+        directory: root of the cache; None saves nothing.
+        refresh: read the documents again although a session matches.
+        cached_only: answer from a saved session or fail with NotCachedError.
+        name: a name for the session, for `--resume`.
+        max_bytes: saved contexts beyond this are removed, least recently used first; 0 means the
+            smaller of 50 GiB and a quarter of the disk's free space.
+    """
+
+    directory: Path | None = None
+    refresh: bool = False
+    cached_only: bool = False
+    name: str = ""
+    max_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Which model runs how.
+
+    Args:
+        models_dir: where pulled models lie.
+        model: alias, hub id, local folder or .gguf file.
+        device: auto, cpu.
+        dtype: auto, bfloat16, float32.
+        method: a name in METHODS.
+        method_settings: fields of the method's config that differ from its defaults.
+        prefill_chunk_tokens: tokens of a document that pass through the model at once.
+    """
+
+    models_dir: Path
+    model: str = "smollm2"
+    device: str = "auto"
+    dtype: str = "auto"
+    method: str = "hip"
+    method_settings: dict[str, int] = field(default_factory=dict)
+    prefill_chunk_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        chunk = self.prefill_chunk_tokens
+        if chunk < 64 or chunk % 64:
+            raise ValueError(f"prefill_chunk_tokens is {chunk}; it must be a multiple of 64")

@@ -1,0 +1,199 @@
+"""The engine: opens a model and answers requests as a stream of events.
+
+    engine = Engine.open(EngineConfig(models_dir=...))
+    for event in engine.ask(request): ...
+
+Opening reads the tokenizer only; weights are loaded by the first question.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hipcli.engine.config import EngineConfig
+from hipcli.engine.errors import DoesNotFitError, UsageError
+from hipcli.engine.events import Event, Phase, Result, SessionInfo, Token
+from hipcli.engine.methods import make_config
+from hipcli.engine.models import ModelFolder, resolve
+from hipcli.engine.request import AskRequest
+from hipcli.engine.tokenizer import Tokenizer, load_tokenizer
+
+# Between passages that are reread; the model has seen it mean "left out" in its training text.
+SEPARATOR = "\n...\n"
+
+
+@dataclass(slots=True)
+class Engine:
+    """A model ready to answer; see the module.
+
+    Args:
+        config: which model runs how.
+        folder: where the model lies.
+        tokenizer: its tokenizer.
+    """
+
+    config: EngineConfig
+    folder: ModelFolder
+    tokenizer: Tokenizer
+    _loaded: Any = None
+    _timings: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, config: EngineConfig) -> "Engine":
+        """Find the model and read its tokenizer.
+
+        Raises:
+            ModelError: the model is not here, or hip cannot run it.
+            UsageError: unknown method, setting or device.
+        """
+        make_config(config.method, config.method_settings)
+        if config.device not in ("auto", "cpu"):
+            raise UsageError(
+                f"device '{config.device}' is not supported", "use --device auto or --device cpu"
+            )
+        folder = resolve(config.model, models_dir=config.models_dir)
+        return cls(config, folder, load_tokenizer(folder.path))
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Model and method for the output: id, revision, format, dtype, device; name, settings."""
+        settings = asdict(make_config(self.config.method, self.config.method_settings))
+        return {
+            "model": {
+                "id": self.folder.name,
+                "revision": self.folder.revision,
+                "format": self.folder.format,
+                "dtype": self._loaded.dtype if self._loaded else self.config.dtype,
+                "device": "cpu",
+            },
+            "method": {"name": self.config.method, **settings},
+        }
+
+    def ask(self, request: AskRequest) -> Iterator[Event]:
+        """Answer a request.
+
+        Yields:
+            Events in the order that `events.py` states.
+
+        Raises:
+            HipError: subclasses, each with what to do.
+            KeyboardInterrupt: passes through; what was read stays in the session.
+        """
+        started = time.perf_counter()
+        yield Phase("load")
+        self._load()
+        loaded_at = time.perf_counter()
+        self._check_fit(request)
+        context = yield from self._reader(request).read()
+        answerer = self._answerer(request, context.store)
+        yield Phase("answer")
+        asked_at = time.perf_counter()
+        stream = self.tokenizer.stream()
+        pieces: list[str] = []
+        first_at, count = asked_at, 0
+        for token in answerer.tokens():
+            count += 1
+            if count == 1:
+                first_at = time.perf_counter()
+            pieces.append(stream.push(token))
+            yield Token(token, pieces[-1])
+        pieces.append(stream.flush())
+        if pieces[-1]:
+            yield Token(-1, pieces[-1])
+        ended = time.perf_counter()
+        timings = {
+            "load_s": loaded_at - started,
+            "prefill_s": context.prefill_s,
+            "question_s": first_at - asked_at,
+            "first_token_s": first_at - started,
+            "decode_s": ended - first_at,
+            "total_s": ended - started,
+        }
+        yield self._result(request, context, answerer, "".join(pieces), count, timings)
+
+    def _load(self) -> None:
+        if self._loaded is None:
+            from hipcli.engine.loaded import LoadedEngine
+
+            self._loaded = LoadedEngine.load(self.config, self.folder, self.tokenizer)
+
+    def _check_fit(self, request: AskRequest) -> None:
+        if self.config.method != "dense":
+            return
+        limit = self._loaded.runner.trained_tokens
+        room = request.generation.max_new_tokens
+        total = len(request.context_ids) + len(request.question_ids) + room
+        if total > limit:
+            raise DoesNotFitError(
+                f"{total} tokens ({room} of them for the answer) do not fit the {limit} tokens"
+                f" that {self.folder.name} was trained on",
+                "use --method hip, or --fit, or a lower --max-new-tokens",
+            )
+
+    def _reader(self, request: AskRequest) -> Any:
+        from hipcli.engine.context import ContextReader
+
+        return ContextReader(
+            runner=self._loaded.runner,
+            method=self._loaded.method,
+            request=request,
+            identity=self._loaded.identity,
+            chunk_tokens=self.config.prefill_chunk_tokens,
+            spare_tokens=len(request.question_ids) + request.generation.max_new_tokens,
+        )
+
+    def _answerer(self, request: AskRequest, store: Any) -> Any:
+        from hipcli.engine.answering import Answerer
+
+        return Answerer(
+            runner=self._loaded.runner,
+            method=self._loaded.method,
+            store=store,
+            request=request,
+            budget_tokens=getattr(self._loaded.method.config, "budget_tokens", 2048),
+            vote_distance_tokens=self._loaded.vote_distance_tokens,
+            separator_ids=self.tokenizer.encode(SEPARATOR).ids.tolist(),
+            stop_ids=self.tokenizer.stop_ids,
+        )
+
+    def _result(
+        self,
+        request: AskRequest,
+        context: Any,
+        answerer: Any,
+        answer: str,
+        count: int,
+        timings: dict[str, float],
+    ) -> Result:
+        session: SessionInfo = context.session
+        total = len(request.context_ids)
+        kv_bytes = self._loaded.runner.layout.num_bytes(context.store.length)
+        on_disk = self._loaded.runner.layout.num_bytes(total) if session.complete else 0
+        return Result(
+            answer=answer,
+            finish_reason=answerer.finish_reason,
+            session=session,
+            evidence=answerer.evidence,
+            context_tokens=total,
+            question_tokens=len(request.question_ids),
+            cached_tokens=context.cached_tokens,
+            prefilled_tokens=total - context.cached_tokens + len(request.question_ids),
+            generated_tokens=count,
+            timings=timings,
+            memory={
+                "kv_device_bytes": 0,
+                "kv_host_bytes": kv_bytes - on_disk,
+                "kv_disk_bytes": on_disk,
+                "peak_rss_bytes": peak_rss_bytes(),
+                "peak_device_bytes": 0,
+            },
+        )
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident size of this process so far, mapped session files included."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

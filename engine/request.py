@@ -1,0 +1,50 @@
+"""What a front end asks of the engine: token ids in, nothing of the terminal."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hipcli.engine.config import ANSWER_MODES, CacheConfig, GenerationConfig
+
+
+@dataclass(frozen=True, slots=True)
+class InputRecord:
+    """A document as the identity of a session sees it: the name the model reads, and the bytes' hash."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskRequest:
+    """A question about a context.
+
+    Args:
+        context_ids: int32 [N], everything before the question: chat scaffold and documents.
+        question_ids: the rest of the prompt, at least one token.
+        prefix_tokens: how many of the context's first tokens are scaffold and instructions; they
+            open the prompt again when passages are reread.
+        inputs: the documents, in order.
+        answer: auto, attend, share or reread.
+        generation: how the answer is generated.
+        cache: where the context is saved.
+        extra: JSON-able, kept in the session's manifest for the caller.
+    """
+
+    context_ids: np.ndarray
+    question_ids: list[int]
+    prefix_tokens: int
+    inputs: tuple[InputRecord, ...] = ()
+    answer: str = "auto"
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.answer not in ANSWER_MODES:
+            raise ValueError(f"answer is {self.answer!r}; it must be one of {ANSWER_MODES}")
+        if len(self.context_ids) == 0 or not self.question_ids:
+            raise ValueError("context_ids and question_ids must not be empty")
+        if not 0 <= self.prefix_tokens <= len(self.context_ids):
+            raise ValueError("prefix_tokens must lie within the context")

@@ -1,0 +1,97 @@
+"""Runs a Transformers model with hip's attention in place of its own.
+
+The model's rotary module is replaced by one that rotates nothing, so that keys reach the store
+un-rotated, and the attention of every layer is ours through Transformers' attention interface.
+The state of a pass travels as the keyword argument `hip_step`; there is no global.
+"""
+
+import torch
+from torch import nn
+from transformers import AttentionInterface
+
+from hipcli.engine.rope import IdentityRotary, RopeTables
+from hipcli.engine.step import StepInput
+from hipcli.engine.store.pages import KVLayout
+
+
+def _attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    hip_step: StepInput | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """Transformers' attention function: q [1, H, T, D], k and v [1, HK, T, D] -> [1, T, H, D]."""
+    if hip_step is None:
+        raise ValueError("the hip attention needs the keyword argument hip_step")
+    layer = module.layer_idx
+    hip_step.softmax_scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    hip_step.store.append(layer, hip_step.start, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    out = hip_step.attention.attend(layer, query[0].transpose(0, 1), hip_step)
+    return out.unsqueeze(0), None
+
+
+AttentionInterface.register("hip", _attention)
+
+
+class Runner:
+    """A model whose attention is hip's.
+
+    Args:
+        model: a Transformers causal language model in eval mode; it is changed in place.
+        kv_dtype: dtype of stored keys and values; the model's when None.
+    """
+
+    def __init__(self, model: nn.Module, kv_dtype: torch.dtype | None = None) -> None:
+        config = model.config
+        self.model = model
+        self.device = next(model.parameters()).device
+        self.dtype = next(model.parameters()).dtype
+        self.tables = RopeTables.of(model.model.rotary_emb, self.dtype, self.device)
+        model.model.rotary_emb = IdentityRotary(self.tables.rotary_dim)
+        model.config._attn_implementation = "hip"
+        self.num_heads = config.num_attention_heads
+        self.layout = KVLayout(
+            num_layers=config.num_hidden_layers,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=getattr(config, "head_dim", None)
+            or config.hidden_size // config.num_attention_heads,
+            dtype=kv_dtype or self.dtype,
+        )
+        self.trained_tokens: int = config.max_position_embeddings
+
+    @torch.inference_mode()
+    def forward(self, ids: torch.Tensor, step: StepInput) -> None:
+        """Run tokens whose logits nobody needs; their keys and values end up in the store.
+
+        Args:
+            ids: [T] token ids.
+            step: state of the pass; `step.store.length` advances by T.
+        """
+        self.model.model(
+            input_ids=ids.unsqueeze(0).to(self.device),
+            position_ids=self._positions(ids, step),
+            use_cache=False,
+            hip_step=step,
+        )
+        step.store.length = step.start + ids.shape[0]
+
+    @torch.inference_mode()
+    def logits(self, ids: torch.Tensor, step: StepInput, *, keep: int = 1) -> torch.Tensor:
+        """Run tokens and return the logits of the last `keep` of them: fp32 [keep, vocab_size]."""
+        out = self.model(
+            input_ids=ids.unsqueeze(0).to(self.device),
+            position_ids=self._positions(ids, step),
+            use_cache=False,
+            logits_to_keep=keep,
+            hip_step=step,
+        )
+        step.store.length = step.start + ids.shape[0]
+        return out.logits[0].float()
+
+    def _positions(self, ids: torch.Tensor, step: StepInput) -> torch.Tensor:
+        # The stand-in rotary module ignores them; given so that the model computes none.
+        return torch.arange(step.start, step.start + ids.shape[0], device=self.device).unsqueeze(0)

@@ -1,0 +1,44 @@
+"""What one forward pass needs to know, handed through the model to the attention of each layer."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from hipcli.engine.rope import RopeTables
+from hipcli.engine.store.pages import KVStore
+
+
+class LayerAttention(Protocol):
+    """The attention of one forward pass; a method or an answering mode supplies it."""
+
+    def attend(self, layer: int, q: torch.Tensor, step: "StepInput") -> torch.Tensor:
+        """Attend with the queries of one layer, whose keys and values are in the store already.
+
+        Args:
+            layer: index of the layer.
+            q: [T, num_heads, head_dim], un-rotated.
+            step: this pass.
+
+        Returns:
+            [T, num_heads, head_dim].
+        """
+
+
+@dataclass(slots=True)
+class StepInput:
+    """State of one forward pass.
+
+    Args:
+        store: keys and values; the pass appends to it.
+        tables: the model's RoPE tables.
+        attention: which keys the queries attend.
+        start: position of the first token of the pass.
+        softmax_scale: factor of q.k, filled in by the model's attention module.
+    """
+
+    store: KVStore
+    tables: RopeTables
+    attention: LayerAttention
+    start: int
+    softmax_scale: float = 1.0
