@@ -1,0 +1,46 @@
+"""The seam to the engine: fetching the default model when it is missing, and opening an engine."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hipcli.commands import models
+from hipcli.console import Console
+from hipcli.engine.config import EngineConfig
+from hipcli.engine.errors import ModelError
+from hipcli.progress import ProgressView
+
+if TYPE_CHECKING:
+    from hipcli.engine.engine import AskRequest, Engine
+
+
+def open_engine(console: Console, config: EngineConfig, view: ProgressView) -> "Engine":
+    """The engine for `config`; a missing default model is fetched first, and the user is told."""
+    ensure_model(console, config, view)
+    view.phase("load")
+    from hipcli.engine.engine import Engine
+
+    return Engine.open(config)
+
+
+def ensure_model(console: Console, config: EngineConfig, view: ProgressView) -> None:
+    """Fetches the default model if it isn't here; any other missing model is an error.
+
+    Raises:
+        ModelError: the model isn't here and isn't the default one, or could not be fetched.
+    """
+    from hipcli.engine.models import resolve
+
+    try:
+        resolve(config.model, models_dir=config.models_dir)
+    except ModelError:
+        if config.model != EngineConfig().model:
+            raise
+        console.note(f"the model {config.model} is not here yet; fetching it, this happens once")
+        models.fetch(console, config.model, config.models_dir, view)
+
+
+def make_request(digests: Sequence[tuple[str, str]], **fields: Any) -> "AskRequest":
+    """A request to the engine; `fields` are those of `AskRequest` but for `inputs`."""
+    from hipcli.engine.engine import AskRequest, InputRecord
+
+    return AskRequest(inputs=tuple(InputRecord(*digest) for digest in digests), **fields)
