@@ -92,7 +92,7 @@ def run(arguments: Sequence[str], console: Console) -> int:
     received: list[int] = []
     try:
         with signals.raised(before_exit=console.restore_terminal) as received:
-            code = int(_program(words, console) or ExitCode.OK)
+            code = int(_program(words, console) or 0)
     except BaseException as error:
         return _explain(error, console, received)
     if received:
@@ -126,7 +126,7 @@ def _explain(error: BaseException, console: Console, received: list[int]) -> int
     if console.debug:
         console.write_stderr("".join(traceback.format_exception(error)))
     output.show_failure(console, failure)
-    return EXIT_CODES.get(failure.code, ExitCode.FAILURE)
+    return int(EXIT_CODES.get(failure.code, ExitCode.FAILURE))
 
 
 def _as_hip_error(error: BaseException, interrupted: bool) -> HipError:

@@ -5,12 +5,13 @@ No error is caught here for good; `app.py` turns what escapes into an exit code.
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from hipcli import fit
 from hipcli.arguments import Asked, Sources
 from hipcli.console import Console
+from hipcli.engine.errors import SessionError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
 from hipcli.formatting import count, duration, plural
@@ -23,7 +24,9 @@ from hipcli.version import __version__
 
 if TYPE_CHECKING:
     from hipcli.documents import Corpus
-    from hipcli.engine.engine import AskRequest, Engine
+    from hipcli.engine.engine import Engine
+    from hipcli.engine.request import AskRequest
+    from hipcli.engine.sessions import SessionStore
 
 # A resumed session keeps these as they were unless the command line says otherwise: its keys and
 # values hold for no others.
@@ -101,14 +104,27 @@ class AskRun:
         from hipcli.prompts import question_ids
 
         view.phase("opening the session")
-        store = SessionStore(self._settings.sessions_dir)
+        store = SessionStore(self._settings.cache_root)
         record = store.find(key)
+        self._refuse_lone_key(store, key)
         self._settings = self._settings.unless_given(record.extra.get("settings", {}))
         engine = self._open(view)
         material = from_session(store, record, engine.tokenizer)
         system = self._settings.values["system"]
         question = question_ids(self._asked.question, engine.tokenizer, system)
         return self._ask(engine, material, question, view)
+
+    def _refuse_lone_key(self, store: "SessionStore", key: str | None) -> None:
+        """`hip ask --resume ID` lacks its question; the id must not be taken for one."""
+        word = self._asked.question
+        if key is not None or " " in word or len(word) < 4:
+            return
+        with suppress(SessionError):
+            store.find(word)
+            raise UsageError(
+                f"{word!r} is a session, the question is missing",
+                f'try: hip ask --resume {word} "QUESTION"',
+            )
 
     def _read(self, sources: Sources, view: ProgressView) -> "Corpus":
         view.phase(f"reading {plural(len(sources.names), 'source')}")
@@ -131,9 +147,10 @@ class AskRun:
         values = self._settings.values
         context = assemble(corpus, engine.tokenizer, values["system"])
         question = question_ids(self._asked.question, engine.tokenizer, values["system"])
+        prefix_tokens = len(engine.tokenizer.scaffold(values["system"]).prefix_ids)
         cut = fit.plan(
             len(context.ids),
-            len(engine.tokenizer.scaffold(values["system"]).prefix_ids),
+            prefix_tokens,
             len(question),
             values["max_new_tokens"],
             values["context_limit"] or engine.description.get("context_limit"),
@@ -142,7 +159,7 @@ class AskRun:
         if cut.tokens:
             left_out = f"{count(cut.tokens)} of {count(len(context.ids))} tokens were left out"
             self._warn(warning_row("truncated", f"{left_out} (--fit {values['fit']})"))
-        return from_corpus(corpus, context, cut), question
+        return from_corpus(corpus, context, prefix_tokens, cut), question
 
     def _ask(
         self, engine: "Engine", material: Material, question: list[int], view: ProgressView
@@ -152,6 +169,7 @@ class AskRun:
         request = self._make_request(
             material.digests,
             context_ids=material.ids,
+            prefix_tokens=material.prefix_tokens,
             question_ids=question,
             answer=values["answer"],
             generation=self._settings.generation_config(),

@@ -24,6 +24,7 @@ class Material:
 
     Args:
         ids: int32 [N], scaffold and documents.
+        prefix_tokens: how many of the first tokens are scaffold.
         document_tokens: tokens of the documents alone, without scaffold and delimiters.
         truncated_tokens: tokens left out by `--fit`.
         inputs: rows of `inputs[]` in JSON.
@@ -32,6 +33,7 @@ class Material:
     """
 
     ids: "np.ndarray"
+    prefix_tokens: int
     document_tokens: int
     truncated_tokens: int
     inputs: tuple[dict[str, Any], ...]
@@ -41,6 +43,7 @@ class Material:
     def as_record(self) -> dict[str, Any]:
         """What a session must remember besides token ids, as plain data."""
         return {
+            "prefix_tokens": self.prefix_tokens,
             "document_tokens": self.document_tokens,
             "truncated_tokens": self.truncated_tokens,
             "inputs": list(self.inputs),
@@ -48,7 +51,7 @@ class Material:
         }
 
 
-def from_corpus(corpus: "Corpus", context: "Context", cut: fit.Cut) -> Material:
+def from_corpus(corpus: "Corpus", context: "Context", prefix_tokens: int, cut: fit.Cut) -> Material:
     """Documents just read, less what `cut` leaves out."""
     import numpy as np
 
@@ -69,6 +72,7 @@ def from_corpus(corpus: "Corpus", context: "Context", cut: fit.Cut) -> Material:
 
     return Material(
         ids=np.delete(context.ids, slice(cut.start, cut.end)),
+        prefix_tokens=prefix_tokens,
         document_tokens=max(0, context.document_tokens - cut.tokens),
         truncated_tokens=cut.tokens,
         inputs=input_rows(corpus, context.tokens_by_document),
@@ -93,6 +97,7 @@ def from_session(
         )
     return Material(
         ids=ids,
+        prefix_tokens=remembered["prefix_tokens"],
         document_tokens=remembered["document_tokens"],
         truncated_tokens=remembered["truncated_tokens"],
         inputs=tuple(remembered["inputs"]),

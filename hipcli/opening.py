@@ -7,10 +7,12 @@ from hipcli.commands import models
 from hipcli.console import Console
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import ModelError
+from hipcli.options import DEFAULT_MODEL
 from hipcli.progress import ProgressView
 
 if TYPE_CHECKING:
-    from hipcli.engine.engine import AskRequest, Engine
+    from hipcli.engine.engine import Engine
+    from hipcli.engine.request import AskRequest
 
 
 def open_engine(console: Console, config: EngineConfig, view: ProgressView) -> "Engine":
@@ -33,7 +35,7 @@ def ensure_model(console: Console, config: EngineConfig, view: ProgressView) -> 
     try:
         resolve(config.model, models_dir=config.models_dir)
     except ModelError:
-        if config.model != EngineConfig().model:
+        if config.model != DEFAULT_MODEL:
             raise
         console.note(f"the model {config.model} is not here yet; fetching it, this happens once")
         models.fetch(console, config.model, config.models_dir, view)
@@ -41,6 +43,6 @@ def ensure_model(console: Console, config: EngineConfig, view: ProgressView) -> 
 
 def make_request(digests: Sequence[tuple[str, str]], **fields: Any) -> "AskRequest":
     """A request to the engine; `fields` are those of `AskRequest` but for `inputs`."""
-    from hipcli.engine.engine import AskRequest, InputRecord
+    from hipcli.engine.request import AskRequest, InputRecord
 
     return AskRequest(inputs=tuple(InputRecord(*digest) for digest in digests), **fields)

@@ -56,6 +56,9 @@ def _default(config: type, name: str) -> Any:
     raise LookupError(f"{config.__name__} has no field {name}")
 
 
+DEFAULT_MODEL: str = _default(EngineConfig, "model")
+
+
 def completion_requested() -> bool:
     """True when a shell runs `hip` to complete a command line; Typer's own variable says so."""
     return bool(os.environ.get("_HIP_COMPLETE"))
@@ -75,7 +78,7 @@ MODEL = (
     Option(
         "model",
         str,
-        _default(EngineConfig, "model"),
+        DEFAULT_MODEL,
         "Model: an alias, org/name[@rev], a folder with safetensors, or a .gguf file.",
         ("--model", "-m"),
         metavar="NAME",
@@ -95,12 +98,12 @@ MACHINE = (
         str,
         _default(EngineConfig, "dtype"),
         "Number format of weights and activations.",
-        choices=("auto", "float32", "float16", "bfloat16"),
+        choices=("auto", "bfloat16", "float32"),
     ),
     Option(
         "context_limit",
         int,
-        _default(EngineConfig, "context_limit"),
+        None,
         "Refuse (or cut, see --fit) more tokens than this.",
         minimum=1,
         metavar="N",

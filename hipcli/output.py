@@ -140,6 +140,14 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def write_path(console: Console, output_format: str, path: Path) -> None:
+    """A path for scripts: alone on its line, or as JSON."""
+    if output_format == "json":
+        console.write_utf8(json_line({"schema_version": SCHEMA_VERSION, "path": path}))
+    else:
+        console.write(f"{path}\n")
+
+
 def requested_format(words: Sequence[str]) -> str:
     """How a failure is to be told when the command line itself could not be parsed."""
     options = words[: words.index("--")] if "--" in words else words

@@ -4,6 +4,7 @@ Plain lines hold no escape codes and no carriage returns, whatever FORCE_COLOR s
 least five seconds apart. The first sign of life comes before anything slow is imported.
 """
 
+import math
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -142,7 +143,7 @@ def described(event: Progress) -> str:
     parts = [f"{count(event.done_tokens)} of {count(event.total_tokens)} tokens"]
     if event.cached_tokens:
         parts[0] += f" ({count(event.cached_tokens)} cached)"
-    if event.tokens_per_s > 0:
+    if 0 < event.tokens_per_s < math.inf:
         parts.append(f"{event.tokens_per_s:,.0f} tok/s")
     if event.eta_s is not None:
         parts.append(f"{duration(event.eta_s)} left")

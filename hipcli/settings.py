@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name != "method")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
+Config = TypeVar("Config")
 _FROM_FILES = "hipcli.from_files"
 
 
@@ -162,10 +163,6 @@ class Settings:
         return self.values.get("cache_dir") or options.default_cache_dir()
 
     @property
-    def sessions_dir(self) -> Path:
-        return self.cache_root / "sessions"
-
-    @property
     def models_dir(self) -> Path:
         return self.values.get("models_dir") or self.cache_root / "models"
 
@@ -178,12 +175,10 @@ class Settings:
         given = {
             name: self.values[name] for name in _METHOD_SETTINGS if self.values[name] is not None
         }
-        return EngineConfig(
-            **self._fields(EngineConfig) | {"models_dir": self.models_dir, "method_settings": given}
-        )
+        return self._made(EngineConfig, models_dir=self.models_dir, method_settings=given)
 
     def generation_config(self) -> GenerationConfig:
-        return GenerationConfig(**self._fields(GenerationConfig))
+        return self._made(GenerationConfig)
 
     def cache_config(self) -> CacheConfig:
         if self.values["no_cache"]:
@@ -193,25 +188,36 @@ class Settings:
                     raise UsageError(
                         f"--no-cache and {flag} exclude one another", "give one of them"
                     )
-        directory = None if self.values["no_cache"] else self.sessions_dir
-        return CacheConfig(**self._fields(CacheConfig) | {"directory": directory})
+        directory = None if self.values["no_cache"] else self.cache_root
+        return self._made(CacheConfig, directory=directory)
 
     def read_options(self, stdin: bytes | None) -> "ReadOptions":
         from hipcli.documents import ReadOptions
 
-        fields = self._fields(ReadOptions)
-        fields["include"] = tuple(self.values["include"] or ())
-        fields["exclude"] = tuple(self.values["exclude"] or ())
+        converted: dict[str, Any] = {}
         if self.values["max_file_size"] is not None:
-            fields["max_file_bytes"] = parse_size(self.values["max_file_size"])
-        fields["password"] = read_password(self.values["password_file"])
-        fields["stdin"] = stdin
-        return ReadOptions(**fields)
+            converted["max_file_bytes"] = parse_size(self.values["max_file_size"])
+        return self._made(
+            ReadOptions,
+            include=tuple(self.values["include"] or ()),
+            exclude=tuple(self.values["exclude"] or ()),
+            password=read_password(self.values["password_file"]),
+            stdin=stdin,
+            **converted,
+        )
 
-    def _fields(self, config: type) -> dict[str, Any]:
-        """The values whose names are fields of `config`."""
-        names = {field.name for field in dataclasses.fields(config)}
-        return {name: value for name, value in self.values.items() if name in names}
+    def _made(self, config: type[Config], **converted: Any) -> Config:
+        """A config from the values whose names are its fields, and from those given here.
+
+        Raises:
+            UsageError: the config refuses a value.
+        """
+        names = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+        same = {name: value for name, value in self.values.items() if name in names}
+        try:
+            return config(**same | converted)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
 
 def _source(context: typer.Context, option: Option) -> str:

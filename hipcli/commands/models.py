@@ -10,7 +10,7 @@ from hipcli.console import Console
 from hipcli.engine.errors import UsageError
 from hipcli.help_page import HelpfulCommand, HelpfulGroup
 from hipcli.options import CACHE, JSON, MODELS_DIR, OUTPUT, PROGRESS, TALK
-from hipcli.output import SCHEMA_VERSION, open_sink
+from hipcli.output import SCHEMA_VERSION, json_line, open_sink, write_path
 from hipcli.progress import ProgressView
 from hipcli.settings import Settings, takes
 
@@ -83,7 +83,7 @@ def pull(context: typer.Context, name: Name = None) -> int:
     return 0
 
 
-@takes(MODELS_DIR, CACHE, TALK)
+@takes(MODELS_DIR, CACHE, JSON, TALK)
 def rm(context: typer.Context, name: Name = None) -> int:
     """Remove a pulled model from this machine.
 
@@ -97,10 +97,13 @@ def rm(context: typer.Context, name: Name = None) -> int:
         raise UsageError("no model named", "hip models list shows them")
     remove(name, models_dir=settings.models_dir)
     context.obj.note(f"removed {name}")
+    if settings.output_format == "json":
+        removed = {"schema_version": SCHEMA_VERSION, "removed": [name]}
+        context.obj.write_utf8(json_line(removed))
     return 0
 
 
-@takes(MODELS_DIR, CACHE, TALK)
+@takes(MODELS_DIR, CACHE, JSON, TALK)
 def path(context: typer.Context, name: Name = None) -> int:
     """Print the folder of all models, or of one.
 
@@ -113,7 +116,7 @@ def path(context: typer.Context, name: Name = None) -> int:
     folder = settings.models_dir
     if name is not None:
         folder = resolve(name, models_dir=settings.models_dir).path
-    context.obj.write(f"{folder}\n")
+    write_path(context.obj, settings.output_format, folder)
     return 0
 
 

@@ -1,6 +1,7 @@
 """`hip sessions`: the saved contexts, by id, the start of an id, or name."""
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ from hipcli.console import Console
 from hipcli.engine.errors import UsageError
 from hipcli.help_page import HelpfulCommand, HelpfulGroup
 from hipcli.options import CACHE, JSON, OUTPUT, TALK
-from hipcli.output import SCHEMA_VERSION, open_sink
+from hipcli.output import SCHEMA_VERSION, json_line, open_sink, write_path
 from hipcli.settings import Settings, takes
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def list_(context: typer.Context) -> int:
     hip sessions list --json
     """
     settings = Settings.of(context)
-    records = _by_use(_store(settings).list())
+    records = _store(settings).list()
     with open_sink(context.obj, settings.values["output"]) as sink:
         if settings.output_format == "json":
             rows = [describe(record) for record in records]
@@ -77,7 +78,7 @@ def show(context: typer.Context, key: Key = None) -> int:
     return 0
 
 
-@takes(CACHE, TALK)
+@takes(CACHE, JSON, TALK)
 def rm(context: typer.Context, keys: Keys = None) -> int:
     """Remove sessions and what they hold on disk.
 
@@ -91,13 +92,17 @@ def rm(context: typer.Context, keys: Keys = None) -> int:
         raise UsageError("no session named", "hip sessions list shows their ids")
     store = _store(settings)
     # All are looked up before the first is removed: a typo removes nothing.
-    for record in [store.find(key) for key in keys]:
-        store.remove(record.id)
+    records = [store.find(key) for key in keys]
+    for record in records:
+        store.remove(record)
         console.note(f"removed {record.id} ({formatting.size(record.num_bytes)})")
+    if settings.output_format == "json":
+        removed = [record.id for record in records]
+        console.write_utf8(json_line({"schema_version": SCHEMA_VERSION, "removed": removed}))
     return 0
 
 
-@takes(CACHE, TALK)
+@takes(CACHE, JSON, TALK)
 def path(context: typer.Context, key: Key = None) -> int:
     """Print the folder of all sessions, or of one.
 
@@ -106,8 +111,8 @@ def path(context: typer.Context, key: Key = None) -> int:
     du -sh "$(hip sessions path)"
     """
     settings = Settings.of(context)
-    folder = settings.sessions_dir if key is None else _store(settings).find(key).path
-    context.obj.write(f"{folder}\n")
+    folder = _store(settings).root if key is None else _store(settings).find(key).path
+    write_path(context.obj, settings.output_format, folder)
     return 0
 
 
@@ -117,7 +122,7 @@ def describe(record: "SessionRecord") -> dict[str, Any]:
         "id": record.id,
         "name": record.name,
         "created": record.created,
-        "used": record.used,
+        "used": _time(record.used_s),
         "complete": record.complete,
         "context_tokens": record.context_tokens,
         "bytes": record.num_bytes,
@@ -132,11 +137,12 @@ def describe(record: "SessionRecord") -> dict[str, Any]:
 def _store(settings: Settings) -> "SessionStore":
     from hipcli.engine.sessions import SessionStore
 
-    return SessionStore(settings.sessions_dir)
+    return SessionStore(settings.cache_root)
 
 
-def _by_use(records: Sequence["SessionRecord"]) -> list["SessionRecord"]:
-    return sorted(records, key=lambda record: record.used, reverse=True)
+def _time(seconds: float) -> str:
+    """Seconds since the epoch as a manifest writes its times."""
+    return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _table(records: Sequence["SessionRecord"]) -> str:
@@ -145,7 +151,7 @@ def _table(records: Sequence["SessionRecord"]) -> str:
         (
             record.id,
             record.name or "-",
-            record.used,
+            _time(record.used_s),
             formatting.count(record.context_tokens),
             formatting.size(record.num_bytes),
             "complete" if record.complete else "partial",

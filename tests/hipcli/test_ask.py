@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
-
 from hipcli.engine.errors import DoesNotFitError, HipError, NotCachedError
 from hipcli.engine.events import Evidence
+
 from tests.hipcli.fakes import FakeEngine, Outcome, run_hip
 
 QUESTION = "Who wrote the letter?"
@@ -157,7 +157,7 @@ def test_settings_reach_the_engine_under_their_own_names(book: str) -> None:
     generation = request.generation
     assert (generation.seed, generation.max_new_tokens, generation.temperature) == (7, 9, 0.5)
     assert (request.answer, request.cache.name) == ("share", "letters")
-    assert request.cache.directory.name == "sessions"
+    assert request.cache.directory.name == "hip-cache"
 
 
 def test_no_cache_names_no_folder(book: str) -> None:
