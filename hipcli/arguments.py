@@ -183,15 +183,13 @@ def _read_question(console: Console, name: str) -> str:
 
 
 def _read_list(console: Console, name: str, null: bool) -> list[str]:
+    from hipcli.documents import parse_file_list
+
     if name == STDIN:
         content = console.read_stdin('git ls-files | hip ask --files-from - "What is this?"')
     else:
         content = _read_file(name, "the list of files", "check the path given to --files-from")
-    separator = b"\0" if null else b"\n"
-    entries = content.split(separator)
-    if not null:
-        entries = [entry.rstrip(b"\r") for entry in entries]
-    names = [os.fsdecode(entry) for entry in entries if entry]
+    names = parse_file_list(content, nul=null)
     if not names:
         raise InputError(f"the list of files in {name!r} is empty", "it holds one path a line")
     # In a list, `-` is a file of that name.

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from hipcli import fit
 from hipcli.arguments import Asked, Sources
 from hipcli.console import Console
 from hipcli.engine.errors import SessionError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
 from hipcli.formatting import count, duration, plural
-from hipcli.material import Material, from_corpus, from_session, refuse_own_output
+from hipcli.material import Material, Room, from_corpus, from_session, refuse_own_output
 from hipcli.output import Sink
 from hipcli.progress import ProgressView
 from hipcli.report import Finding, Report, ask_document, warning_row
@@ -131,7 +130,9 @@ class AskRun:
         begun_s = time.perf_counter()
         from hipcli.documents import read_sources
 
-        corpus = read_sources(sources.names, self._settings.read_options(sources.stdin))
+        corpus = read_sources(
+            sources.names, self._settings.read_options(sources.stdin), view.reading
+        )
         refuse_own_output(corpus, self._settings.values["output"])
         for warning in corpus.warnings:
             self._warn(warning_row(warning.code, warning.message, warning.path))
@@ -142,24 +143,17 @@ class AskRun:
         return self._open_engine(self._console, self._settings.engine_config(), view)
 
     def _assemble(self, corpus: "Corpus", engine: "Engine") -> tuple[Material, list[int]]:
-        from hipcli.prompts import assemble, question_ids
+        from hipcli.prompts import question_ids
 
         values = self._settings.values
-        context = assemble(corpus, engine.tokenizer, values["system"])
         question = question_ids(self._asked.question, engine.tokenizer, values["system"])
-        prefix_tokens = len(engine.tokenizer.scaffold(values["system"]).prefix_ids)
-        cut = fit.plan(
-            len(context.ids),
-            prefix_tokens,
-            len(question),
-            values["max_new_tokens"],
-            values["context_limit"] or engine.description.get("context_limit"),
-            values["fit"],
-        )
-        if cut.tokens:
-            left_out = f"{count(cut.tokens)} of {count(len(context.ids))} tokens were left out"
+        limit = values["context_limit"] or engine.description.get("context_limit")
+        room = Room(limit, len(question), values["max_new_tokens"], values["fit"])
+        material = from_corpus(corpus, engine.tokenizer, values["system"], room)
+        if material.truncated_tokens:
+            left_out = f"{count(material.truncated_tokens)} tokens of the documents were left out"
             self._warn(warning_row("truncated", f"{left_out} (--fit {values['fit']})"))
-        return from_corpus(corpus, context, prefix_tokens, cut), question
+        return material, question
 
     def _ask(
         self, engine: "Engine", material: Material, question: list[int], view: ProgressView
@@ -168,13 +162,13 @@ class AskRun:
         kept = {name: values[name] for name in _KEPT_SETTINGS}
         request = self._make_request(
             material.digests,
-            context_ids=material.ids,
+            context_ids=material.context.ids,
             prefix_tokens=material.prefix_tokens,
             question_ids=question,
             answer=values["answer"],
             generation=self._settings.generation_config(),
             cache=self._settings.cache_config(),
-            extra=material.as_record() | {"settings": kept},
+            extra=material.as_record(kept),
         )
         # Closed also when it is this side that fails: the engine then keeps what was prefilled.
         with closing(engine.ask(request)) as events:
@@ -202,9 +196,9 @@ class AskRun:
     ) -> int:
         view.stop()
         findings = [
-            Finding(place, evidence.score)
+            Finding(passage, evidence.score)
             for evidence in result.evidence
-            for place in material.locate(evidence.start_token, evidence.end_token)
+            for passage in material.context.locate(evidence.start_token, evidence.end_token)
         ]
         self._timings["total_s"] = time.perf_counter() - self._started_s
         timings = {"ingest_s": 0.0, "tokenize_s": 0.0} | self._timings

@@ -1,17 +1,14 @@
 """What a question is asked about, in one shape: documents just read, or a saved session."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli import fit, places
-from hipcli.engine.errors import InputError, SessionError
-from hipcli.places import Locate, Place
+from hipcli.engine.errors import DoesNotFitError, InputError, SessionError
+from hipcli.formatting import count
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from hipcli.documents import Corpus
     from hipcli.engine.sessions import SessionRecord, SessionStore
     from hipcli.engine.tokenizer import Tokenizer
@@ -19,66 +16,91 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """How many tokens fit, and what to do when there are more.
+
+    Args:
+        limit_tokens: of prompt and answer; None for no limit.
+        question_tokens: of the prompt after the documents.
+        answer_tokens: reserved for the answer.
+        fit: error, head (keep the start), tail (keep the end), middle (leave out the middle).
+    """
+
+    limit_tokens: int | None
+    question_tokens: int
+    answer_tokens: int
+    fit: str
+
+
+@dataclass(frozen=True, slots=True)
 class Material:
     """A context ready for the engine.
 
     Args:
-        ids: int32 [N], scaffold and documents.
-        prefix_tokens: how many of the first tokens are scaffold.
-        document_tokens: tokens of the documents alone, without scaffold and delimiters.
-        truncated_tokens: tokens left out by `--fit`.
+        context: token ids, and the way from tokens to document, page and line.
+        truncated_tokens: tokens of documents left out by `--fit`.
         inputs: rows of `inputs[]` in JSON.
-        digests: (name, SHA-256) of each document, in the order they are read.
-        locate: the places of tokens [start, end).
     """
 
-    ids: "np.ndarray"
-    prefix_tokens: int
-    document_tokens: int
+    context: "Context"
     truncated_tokens: int
     inputs: tuple[dict[str, Any], ...]
-    digests: tuple[tuple[str, str], ...]
-    locate: Locate
 
-    def as_record(self) -> dict[str, Any]:
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens before the first document: scaffold and introduction."""
+        documents = self.context.documents
+        return documents[0].start_token if documents else 0
+
+    @property
+    def digests(self) -> tuple[tuple[str, str], ...]:
+        """(name, SHA-256 of the bytes) of each document, in order."""
+        return tuple((document.name, document.sha256) for document in self.context.documents)
+
+    def as_record(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What a session must remember besides token ids, as plain data."""
         return {
-            "prefix_tokens": self.prefix_tokens,
-            "document_tokens": self.document_tokens,
+            "context": self.context.to_manifest(),
             "truncated_tokens": self.truncated_tokens,
             "inputs": list(self.inputs),
-            "places": places.record(self.locate, 0, len(self.ids)),
+            "settings": dict(settings),
         }
 
 
-def from_corpus(corpus: "Corpus", context: "Context", prefix_tokens: int, cut: fit.Cut) -> Material:
-    """Documents just read, less what `cut` leaves out."""
-    import numpy as np
+def from_corpus(
+    corpus: "Corpus", tokenizer: "Tokenizer", system: str | None, room: Room
+) -> Material:
+    """Documents just read, cut to what fits if `room` allows it.
 
-    def locate(start: int, end: int) -> list[Place]:
-        found = [
-            Place(
-                passage.name,
-                passage.page,
-                passage.page_label,
-                passage.line_start,
-                passage.line_end,
-                passage.text,
-            )
-            for span in cut.whole(start, end)
-            for passage in context.locate(*span)
-        ]
-        return places.joined(found)
+    Raises:
+        DoesNotFitError: more tokens than fit.
+    """
+    from hipcli.prompts import assemble, fit
 
-    return Material(
-        ids=np.delete(context.ids, slice(cut.start, cut.end)),
-        prefix_tokens=prefix_tokens,
-        document_tokens=max(0, context.document_tokens - cut.tokens),
-        truncated_tokens=cut.tokens,
-        inputs=input_rows(corpus, context.tokens_by_document),
-        digests=tuple((document.name, document.sha256) for document in corpus.documents),
-        locate=locate,
-    )
+    context = assemble(corpus, tokenizer, system)
+    inputs = input_rows(corpus, [document.text_tokens for document in context.documents])
+    if room.limit_tokens is None:
+        return Material(context, 0, inputs)
+    free = room.limit_tokens - room.question_tokens - room.answer_tokens
+    if len(context.ids) <= free:
+        return Material(context, 0, inputs)
+    if free <= 0:
+        raise DoesNotFitError(
+            f"question and answer take {count(room.question_tokens + room.answer_tokens)} tokens, "
+            f"the limit is {count(room.limit_tokens)}",
+            "ask for a shorter answer with --max-new-tokens, or raise --context-limit",
+        )
+    if room.fit == "error":
+        total = len(context.ids) + room.question_tokens + room.answer_tokens
+        raise DoesNotFitError(
+            f"{count(len(context.ids))} tokens of documents, "
+            f"{count(room.question_tokens)} of question and "
+            f"{count(room.answer_tokens)} for the answer are {count(total)}, "
+            f"the limit is {count(room.limit_tokens)}",
+            "give less, raise --context-limit, or cut with --fit head, tail or middle",
+        )
+    shorter, left_out = fit(context, free, room.fit, tokenizer)
+    return Material(shorter, left_out, inputs)
 
 
 def from_session(
@@ -87,39 +109,30 @@ def from_session(
     """The context of a saved session; no document is read.
 
     Raises:
-        SessionError: the session holds no places: it was not made by `hip ask`.
+        SessionError: the session was not made by `hip ask`, or is damaged.
     """
-    ids = store.context(record)
+    from hipcli.prompts import Context
+
     remembered = record.extra
-    if "places" not in remembered:
+    if "context" not in remembered:
         raise SessionError(
-            f"session {record.id} was not made by `hip ask`", "ask about the documents again"
+            f"session {record.id} was not made by hip ask", "ask about the documents again"
         )
-    return Material(
-        ids=ids,
-        prefix_tokens=remembered["prefix_tokens"],
-        document_tokens=remembered["document_tokens"],
-        truncated_tokens=remembered["truncated_tokens"],
-        inputs=tuple(remembered["inputs"]),
-        digests=tuple((entry["name"], entry["sha256"]) for entry in record.inputs),
-        locate=places.from_record(
-            remembered["places"], lambda start, end: tokenizer.decode(ids[start:end])
-        ),
-    )
+    ids = store.context(record)
+    context = Context.from_manifest(remembered["context"], ids, tokenizer.decode)
+    return Material(context, remembered["truncated_tokens"], tuple(remembered["inputs"]))
 
 
-def input_rows(corpus: "Corpus", tokens: Iterable[int] | None) -> tuple[dict[str, Any], ...]:
+def input_rows(corpus: "Corpus", counts: list[int]) -> tuple[dict[str, Any], ...]:
     """Rows of `inputs[]` in JSON, one per input.
 
     Args:
         corpus: what was read.
-        tokens: tokens of each document of `corpus.documents`; None when nobody counted.
+        counts: tokens (or words) of each document of `corpus.documents`.
     """
-    counted = {}
-    if tokens is not None:
-        counted = {
-            id(document): number for document, number in zip(corpus.documents, tokens, strict=True)
-        }
+    counted = {
+        id(document): number for document, number in zip(corpus.documents, counts, strict=True)
+    }
     return tuple(
         {
             "path": entry.name,
@@ -142,7 +155,7 @@ def refuse_own_output(corpus: "Corpus", output: Path | None) -> None:
     Raises:
         InputError: the file named by `-o` is one of the documents.
     """
-    if output is None or not output.exists():
+    if output is None or not output.is_file():
         return
     for document in corpus.documents:
         path = Path(document.path)

@@ -14,7 +14,7 @@ from typing import Any
 
 import platformdirs
 
-from hipcli.engine.config import EngineConfig, GenerationConfig
+from hipcli.engine.config import ANSWER_MODES, EngineConfig, GenerationConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ ANSWER = (
         "answer",
         str,
         "auto",
-        "How the answer is found: attend to the whole context, share its "
-        "voted passages, or let hip choose.",
-        choices=("auto", "attend", "share"),
+        "How the answer is found: attend to the whole context, share its voted "
+        "passages, reread them, or let hip choose.",
+        choices=ANSWER_MODES,
     ),
     Option("cite", bool, False, "After the answer, list the passages it rests on."),
     Option("system", str, None, "System prompt.", metavar="TEXT"),

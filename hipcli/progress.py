@@ -66,10 +66,15 @@ class ProgressView:
         """Shows how far a phase of the engine has come."""
         self._show(described(event))
 
-    def download(self, name: str, done_bytes: int, total_bytes: int | None) -> None:
-        """Shows how much of a model has arrived."""
+    def reading(self, done: int, total: int, name: str) -> None:
+        """Shows which input is read next."""
+        self._show(f"reading {count(done + 1)} of {count(total)}: {name}")
+
+    def fetching(self, name: str, phase: str, done_bytes: int, total_bytes: int) -> None:
+        """Shows how much of a model has arrived; `total_bytes` 0 means unknown."""
         of_total = f" of {size(total_bytes)}" if total_bytes else ""
-        self._show(f"fetching {name}: {size(done_bytes)}{of_total}")
+        amount = f": {size(done_bytes)}{of_total}" if done_bytes else ""
+        self._show(f"fetching {name}, {phase}{amount}")
 
     def stop(self) -> None:
         """Removes the live line; nothing more is shown."""

@@ -4,12 +4,14 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hipcli.engine.events import Progress, Result
 from hipcli.material import Material
 from hipcli.output import SCHEMA_VERSION, AnswerWriter, Sink
-from hipcli.places import Place
+
+if TYPE_CHECKING:
+    from hipcli.prompts import Passage
 
 _TIMINGS = ("load_s", "prefill_s", "first_token_s", "decode_s")
 _MEMORY = (
@@ -26,7 +28,7 @@ _PROGRESS = ("phase", "done_tokens", "cached_tokens", "total_tokens", "tokens_pe
 class Finding:
     """A passage the answer rests on. `score` is its log vote relative to the best one's."""
 
-    place: Place
+    passage: "Passage"
     score: float
 
 
@@ -84,7 +86,24 @@ class Report:
 
 
 def _footnotes(findings: Sequence[Finding]) -> list[str]:
-    return [f"[{number}] {finding.place}\n" for number, finding in enumerate(findings, start=1)]
+    return [
+        f"[{number}] {place_in_words(finding.passage)}\n"
+        for number, finding in enumerate(findings, start=1)
+    ]
+
+
+def place_in_words(passage: "Passage") -> str:
+    """`notes.txt, line 7` or `book.pdf, page 12 (xii), lines 3-9`."""
+    lines = f"line {passage.line_start}"
+    if passage.line_end != passage.line_start:
+        lines = f"lines {passage.line_start}-{passage.line_end}"
+    if passage.page is None:
+        return f"{passage.name}, {lines}"
+    if passage.kind == "notebook":
+        return f"{passage.name}, cell {passage.page}, {lines}"
+    label = passage.page_label
+    printed = f" ({label})" if label and label != str(passage.page) else ""
+    return f"{passage.name}, page {passage.page}{printed}, {lines}"
 
 
 def ask_document(
@@ -114,7 +133,7 @@ def ask_document(
         "model": dict(description["model"]),
         "method": dict(description["method"]),
         "usage": {
-            "document_tokens": material.document_tokens,
+            "document_tokens": material.context.document_tokens,
             "question_tokens": result.question_tokens,
             "cached_tokens": result.cached_tokens,
             "prefilled_tokens": result.prefilled_tokens,
@@ -132,14 +151,14 @@ def ask_document(
 
 
 def _evidence_row(finding: Finding) -> dict[str, Any]:
-    place = finding.place
+    passage = finding.passage
     return {
-        "path": place.path,
-        "page": place.page,
-        "line_start": place.line_start,
-        "line_end": place.line_end,
+        "path": passage.name,
+        "page": passage.page,
+        "line_start": passage.line_start,
+        "line_end": passage.line_end,
         "score": finding.score,
-        "text": place.text,
+        "text": passage.text,
     }
 
 

@@ -66,9 +66,9 @@ def inspect(
         for warning in corpus.warnings:
             console.warn(f"{warning.path}: {warning.message}" if warning.path else warning.message)
         if text:
-            from hipcli.prompts import documents_text
+            from hipcli.prompts import render
 
-            sink.write(documents_text(corpus))
+            sink.write(render(corpus))
             return 0
         document = _document(corpus, _measure(console, settings), settings.cache_root)
         if settings.output_format == "json":
@@ -176,7 +176,7 @@ def _page(document: Mapping[str, Any]) -> str:
     lines = [
         f"{formatting.plural(totals['files'], 'file')}, "
         f"{formatting.plural(totals['pages'], 'page')}, "
-        f"{formatting.count(totals[unit])} {unit}, {formatting.size(totals['bytes'])}"
+        f"{formatting.plural(totals[unit], unit[:-1])}, {formatting.size(totals['bytes'])}"
     ]
     if cache["bytes_needed"] is not None:
         verdict = "fits" if cache["fits"] else "does not fit"

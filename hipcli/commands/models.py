@@ -129,7 +129,7 @@ def fetch(console: Console, name: str, models_dir: Path, view: ProgressView) -> 
         return pull(
             name,
             models_dir=models_dir,
-            progress=lambda done, total: view.download(name, done, total),
+            progress=lambda phase, done, total: view.fetching(name, phase, done, total),
         )
 
 

@@ -148,7 +148,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def pull(name: str, *, models_dir: Path, progress: Any) -> Model:
         if name != "smollm2":
             raise ModelError(f"no model {name!r}", "check the name")
-        progress(10, 100)
+        progress("download", 10, 100)
         (models_dir / name).mkdir(parents=True)
         (models_dir / name / "weights").write_bytes(b"w" * 100)
         pulled.append(name)

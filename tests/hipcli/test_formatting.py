@@ -1,11 +1,12 @@
-"""Numbers, tables, cuts and places."""
+"""Numbers, tables and places in words."""
 
 import pytest
-from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Progress
 
-from hipcli import counting, fit, formatting, places
+from hipcli import counting, formatting
 from hipcli.progress import described
+from hipcli.prompts import Passage
+from hipcli.report import place_in_words
 
 
 @pytest.mark.parametrize(
@@ -66,51 +67,21 @@ def test_progress_in_words() -> None:
     assert described(Progress("vote", 1, 0, 2, float("inf"), None, 0)).endswith("1 of 2 tokens")
 
 
-@pytest.mark.parametrize("mode", ["head", "tail", "middle"])
-@pytest.mark.parametrize("kept", [1, 2, 63, 99])
-def test_a_cut_leaves_exactly_what_fits(mode: str, kept: int) -> None:
-    cut = fit.plan(105, 5, 7, 3, kept + 5 + 7 + 3, mode)
-    assert 105 - cut.tokens == kept + 5
-    assert cut.start >= 5
-    # Every token of the cut context is found again in the whole one, in order and only once.
-    spans = cut.whole(0, 105 - cut.tokens)
-    whole = [position for start, end in spans for position in range(start, end)]
-    assert whole == [*range(cut.start), *range(cut.end, 105)]
-    assert (mode == "head") == (cut.end == 105)
-    assert (mode == "tail") == (cut.start == 5) or (mode, kept) == ("middle", 1)
-
-
-def test_what_fits_is_not_cut() -> None:
-    assert fit.plan(105, 5, 7, 3, 115, "error").tokens == 0
-    assert fit.plan(105, 5, 7, 3, None, "error").tokens == 0
-    with pytest.raises(DoesNotFitError):
-        fit.plan(105, 5, 7, 3, 114, "error")
-    with pytest.raises(DoesNotFitError):
-        fit.plan(105, 5, 7, 3, 15, "head")
-
-
-def test_places_survive_a_manifest() -> None:
-    def locate(start: int, end: int) -> list[places.Place]:
-        # Tokens 0-99 are page 1 of a.pdf, ten tokens a line; the rest is b.txt.
-        found = []
-        if start < 100:
-            last = min(end, 100) - 1
-            found.append(places.Place("a.pdf", 1, "i", start // 10 + 1, last // 10 + 1, ""))
-        if end > 100:
-            first = max(start, 100) - 100
-            last = end - 101
-            found.append(places.Place("b.txt", None, None, first // 10 + 1, last // 10 + 1, ""))
-        return found
-
-    recorded = places.record(locate, 0, 200)
-    again = places.from_record(recorded, lambda start, end: f"{start}-{end}")
-    assert again(0, 200) == [
-        places.Place("a.pdf", 1, "i", 1, 10, "0-200"),
-        places.Place("b.txt", None, None, 1, 10, "0-200"),
-    ]
-    # A recorded span of 64 tokens is the finest that is remembered.
-    assert again(0, 64) == [places.Place("a.pdf", 1, "i", 1, 7, "0-64")]
-    assert str(again(0, 64)[0]) == "a.pdf, page 1 (i), lines 1-7"
+@pytest.mark.parametrize(
+    ("kind", "page", "label", "last", "shown"),
+    [
+        ("text", None, None, 3, "a.txt, line 3"),
+        ("text", None, None, 9, "a.txt, lines 3-9"),
+        ("pdf", 12, "xii", 9, "a.txt, page 12 (xii), lines 3-9"),
+        ("pdf", 12, "12", 3, "a.txt, page 12, line 3"),
+        ("notebook", 2, "code", 3, "a.txt, cell 2, line 3"),
+    ],
+)
+def test_place_in_words(
+    kind: str, page: int | None, label: str | None, last: int, shown: str
+) -> None:
+    passage = Passage("a.txt", "/a.txt", kind, page, label, 3, last, "text", 0, 1)
+    assert place_in_words(passage) == shown
 
 
 def test_text_is_counted_in_pieces_that_lose_nothing() -> None:

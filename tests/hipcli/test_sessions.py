@@ -1,5 +1,6 @@
 """`hip sessions`, and asking a saved session again."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hipcli.engine.errors import SessionError
+from hipcli.engine.events import Evidence
 
-from tests.hipcli.fakes import FakeEngine, run_hip
+from tests.hipcli.fakes import FIRST_CHARACTER, FakeEngine, run_hip
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +56,8 @@ class Store:
     def remove(self, record: Record) -> None:
         self.removed.append(record.id)
 
-    def context(self, record: Record) -> Any:
-        return np.array([1, 2, *(ord(c) + 16 for c in "A letter from Ada.")], dtype=np.int32)
+    def context(self, record: Record) -> np.ndarray:
+        return np.array(record.extra["ids"], dtype=np.int32)
 
 
 @pytest.fixture
@@ -96,6 +98,19 @@ def test_sessions_rm_removes_all_or_none(store: Store) -> None:
     assert store.removed == ["aaaa11112222", "bbbb33334444"]
 
 
+def remember(record: Record, settings: dict[str, Any]) -> None:
+    """Fills `record` with what `hip ask` keeps of a document named like the record."""
+    name = record.name or record.id
+    Path(name).write_text("A letter from Ada.\nTo Charles.\n")
+    engine = FakeEngine()
+    assert run_hip("ask", name, "Who?", "-q", engine=engine).code == 0
+    request = engine.requests[0]
+    kept = json.loads(json.dumps(request.extra))
+    record.extra = kept | {"ids": request.context_ids.tolist(), "settings": settings}
+    record.inputs = tuple({"name": n, "sha256": s} for n, s in request.digests)
+    Path(name).unlink()
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [
@@ -115,20 +130,12 @@ def test_sessions_rm_removes_all_or_none(store: Store) -> None:
 )
 def test_resume_takes_an_optional_session(words: list[str], name: str, store: Store) -> None:
     Path("question.txt").write_text("Who?")
-    places = {"step_tokens": 64, "paths": ["book.txt"], "rows": [[0, 0, None, None, 1, 1]]}
     for record in store.records:
-        record.extra = {
-            "places": places,
-            "prefix_tokens": 2,
-            "document_tokens": 18,
-            "truncated_tokens": 0,
-            "inputs": [{"path": record.name or record.id}],
-            "settings": {"method": "window", "system": None, "window_tokens": 64},
-        }
+        remember(record, {"method": "window", "system": None, "window_tokens": 64})
     engine = FakeEngine()
     outcome = run_hip("ask", "--json", *words, engine=engine)
     assert outcome.code == 0, outcome.err
-    assert outcome.json["inputs"] == [{"path": name}]
+    assert [entry["path"] for entry in outcome.json["inputs"]] == [name]
     question = engine.tokenizer.decode(engine.requests[0].question_ids)
     assert "Who?" in question
     # A session goes on with the settings it was made with.
@@ -137,14 +144,7 @@ def test_resume_takes_an_optional_session(words: list[str], name: str, store: St
 
 
 def test_resume_lets_the_command_line_overrule_the_session(store: Store) -> None:
-    store.records[0].extra = {
-        "places": {"step_tokens": 64, "paths": [], "rows": []},
-        "prefix_tokens": 2,
-        "document_tokens": 18,
-        "truncated_tokens": 0,
-        "inputs": [],
-        "settings": {"method": "window"},
-    }
+    remember(store.records[0], {"method": "window"})
     engine = FakeEngine()
     assert run_hip("ask", "-c", "Who?", "--method", "dense", engine=engine).code == 0
     assert engine.configs[0].method == "dense"
@@ -154,3 +154,13 @@ def test_an_id_alone_is_no_question(store: Store) -> None:
     outcome = run_hip("ask", "-c", "bbbb3333")
     assert outcome.code == 2
     assert "'bbbb3333' is a session, the question is missing" in outcome.err
+
+
+def test_a_resumed_session_cites_without_its_documents(store: Store) -> None:
+    remember(store.records[0], {})
+    ids = store.records[0].extra["ids"]
+    start = ids.index(ord("T") + FIRST_CHARACTER, ids.index(ord("A") + FIRST_CHARACTER))
+    evidence = (Evidence(start, start + len("To Charles."), -0.5),)
+    outcome = run_hip("ask", "-c", "Who?", "--cite", engine=FakeEngine(evidence=evidence))
+    assert outcome.out == "It was Ada.\n\n[1] letters, line 2\n"
+    assert not Path("letters").exists()
