@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 _METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name != "method")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
 Config = TypeVar("Config")
+_VALUES = "hipcli.values"
 _FROM_FILES = "hipcli.from_files"
 
 
 def takes(*groups: tuple[Option, ...]) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Decorates a command: adds the options of `groups` to its own parameters.
 
-    The command doesn't receive their values one by one; it asks for `Settings.of(context)`.
+    The command, whose first parameter is `context`, doesn't receive their values one by one; it
+    asks for `Settings.of(context)`.
     """
     shared = [option for group in groups for option in group]
 
@@ -41,6 +43,8 @@ def takes(*groups: tuple[Option, ...]) -> Callable[[Callable[..., int]], Callabl
         own = inspect.signature(command).parameters
 
         def parsed(**values: Any) -> int:
+            # What the context holds by itself isn't converted yet in every version of Typer.
+            values["context"].meta[_VALUES] = values
             return command(**{name: value for name, value in values.items() if name in own})
 
         parsed.__doc__ = command.__doc__
@@ -123,7 +127,7 @@ class Settings:
     @classmethod
     def of(cls, context: typer.Context) -> "Settings":
         """Settings of the running command. Tells its console how to talk, and `-v` what won."""
-        values = dict(context.params)
+        values = dict(context.meta[_VALUES])
         known = {option.name: option for option in options.ALL if option.name in values}
         sources = {name: _source(context, option) for name, option in known.items()}
         settings = cls(values, sources)

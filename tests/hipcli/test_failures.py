@@ -24,7 +24,7 @@ FAILURES = [
     ("ask book.txt Who? --bogus", 2, "--bogus"),
     ("ask book.txt Who? --max-new-tokens", 2, "--max-new-tokens"),
     ("ask book.txt Who? --max-new-tokens many", 2, "--max-new-tokens"),
-    ("ask book.txt Who? --max-new-tokens 0", 2, "greater than or equal to 1"),
+    ("ask book.txt Who? --max-new-tokens 0", 2, "--max-new-tokens"),
     ("ask book.txt Who? --temperature -1", 2, "--temperature"),
     ("ask book.txt Who? --progress of", 2, "did you mean 'off'?"),
     ("ask book.txt Who? --fit both", 2, "error, head, tail, middle"),
