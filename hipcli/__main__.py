@@ -1,7 +1,6 @@
 """`hip` and `python -m hipcli`: the process around the program, nothing else."""
 
 import sys
-from contextlib import suppress
 from typing import NoReturn
 
 
@@ -14,10 +13,7 @@ def main() -> NoReturn:
 
         console = Console.real()
         code = run(sys.argv[1:], console)
-        if code != 0:
-            # After a failure nothing of stdout is worth a second complaint at interpreter exit.
-            with suppress(OSError, ValueError):
-                sys.stdout.flush()
+        console.settle_stdout()
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)

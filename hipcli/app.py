@@ -142,8 +142,9 @@ def _as_hip_error(error: BaseException, interrupted: bool) -> HipError:
         return _usage_failure(error)
     if isinstance(error, MemoryError):
         return _failure("does_not_fit", "out of memory", "try a shorter input or a smaller model")
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return _failure("failure", f"{error.filename}: {error.strerror}", "")
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return _failure("failure", f"{where}{error.strerror}", "")
     message = one_line(f"internal error: {type(error).__name__}: {error}")
     return _failure("internal", message, "run again with --debug")
 

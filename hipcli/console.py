@@ -187,6 +187,14 @@ class Console:
         if self.live is not None:
             self.live.restore_terminal()
 
+    def settle_stdout(self) -> None:
+        """Before the interpreter ends: what stdout refuses now, the user knows already."""
+        try:
+            if self.stdout is not None:
+                self.stdout.flush()
+        except (OSError, ValueError):
+            self.abandon_stdout()
+
     def abandon_stdout(self) -> None:
         """Points stdout at nothing: the interpreter's last flush of a broken pipe stays silent."""
         with suppress(OSError, ValueError, AttributeError):

@@ -1,12 +1,8 @@
-"""Counting what `hip inspect` reads: words, tokens of the model, or tokens of hosted models."""
+"""Counting what `hip inspect` reads without a model of ours: words, or tokens of hosted models."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from hipcli.engine.errors import HipError
-
-if TYPE_CHECKING:
-    from hipcli.engine.tokenizer import Tokenizer
 
 Counter = Callable[[str], int]
 
@@ -18,11 +14,6 @@ PIECE_CHARS = 100_000
 def words(text: str) -> int:
     """Words as `wc -w` counts them."""
     return len(text.split())
-
-
-def model_tokens(tokenizer: "Tokenizer") -> Counter:
-    """Tokens of a model's own tokenizer."""
-    return lambda text: len(tokenizer.encode(text).ids)
 
 
 def hosted_tokens(vocabulary: str) -> Counter:

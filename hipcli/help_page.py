@@ -1,5 +1,6 @@
 """`--help` pages: what the command does, examples, then the options in sections."""
 
+import os
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -23,6 +24,11 @@ class HelpfulCommand(TyperCommand):
 
 class HelpfulGroup(TyperGroup):
     """A group of commands, listed before its few options."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.get_command(ctx, args[0]) is None and os.path.lexists(args[0]):
+            ctx.fail(f'{args[0]!r} is a file, not a command; try hip ask {args[0]} "QUESTION"')
+        return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)

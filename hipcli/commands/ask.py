@@ -43,6 +43,9 @@ def ask(
 
     The answer goes to stdout, everything else to stderr. A second question about the same
     documents starts from the saved session and reads nothing again.
+
+    Every option is also an environment variable (HIP_MAX_NEW_TOKENS) and a key of a configuration
+    file (max_new_tokens); a flag goes before a variable, a variable before a file.
     """
     settings = Settings.of(context)
     values = settings.values

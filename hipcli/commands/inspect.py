@@ -22,21 +22,27 @@ if TYPE_CHECKING:
     from hipcli.documents import Corpus
 
 
+# Tokens of a page of keys and values, and the numbers a page's summary adds per head and channel
+# to the two of each token.
+PAGE_TOKENS = 64
+SUMMARY_ROWS = 2
+
+
 @dataclass(frozen=True, slots=True)
-class Measure:
-    """How to count.
+class Counted:
+    """What was counted.
 
     Args:
         unit: words, tokens, or the name of a vocabulary.
-        counter: the count of a text.
+        counts: of each document of the corpus.
         model: `model` of the JSON document; None when no model is involved.
-        kv_bytes_per_token: bytes of keys and values; None when unknown.
+        cache_bytes: disk space of a session; None when unknown.
     """
 
     unit: str
-    counter: counting.Counter
+    counts: list[int]
     model: dict[str, Any] | None = None
-    kv_bytes_per_token: int | None = None
+    cache_bytes: int | None = None
 
 
 @takes(COUNT, MODEL, MODELS_DIR, READING, CACHE, JSON, OUTPUT, TALK)
@@ -70,7 +76,7 @@ def inspect(
 
             sink.write(render(corpus))
             return 0
-        document = _document(corpus, _measure(console, settings), settings.cache_root)
+        document = _document(corpus, _count(console, settings, corpus), settings.cache_root)
         if settings.output_format == "json":
             sink.write_json(document)
         else:
@@ -78,30 +84,46 @@ def inspect(
     return 0
 
 
-def _measure(console: Console, settings: Settings) -> Measure:
-    """The measure that `--count` names."""
+def _count(console: Console, settings: Settings, corpus: "Corpus") -> Counted:
+    """Counts what `--count` names."""
     unit = settings.values["count"]
     if unit == "words":
-        return Measure(unit, counting.words)
+        return Counted(unit, [counting.words(document.text) for document in corpus.documents])
     if unit != "tokens":
         console.detail(f"looking for the vocabulary {unit}")
-        return Measure(unit, counting.hosted_tokens(unit))
+        counter = counting.hosted_tokens(unit)
+        return Counted(unit, [counter(document.text) for document in corpus.documents])
+    return _count_for_model(settings, corpus)
+
+
+def _count_for_model(settings: Settings, corpus: "Corpus") -> Counted:
+    """Counts as `hip ask` does: the same context, with delimiters and page marks."""
     from hipcli.engine.models import resolve
     from hipcli.engine.tokenizer import load_tokenizer
+    from hipcli.prompts import assemble
 
     name = settings.values["model"]
     try:
         folder = resolve(name, models_dir=settings.models_dir)
     except ModelError as error:
-        error.hint = f"{error.hint or f'hip models pull {name}'}, or use --count words"
+        error.hint = f"{error.hint or f'hip models pull {name}'}; or use --count words"
         raise
-    described = {"id": folder.name, "revision": folder.revision, "format": folder.format}
-    counter = counting.model_tokens(load_tokenizer(folder.path))
-    return Measure(unit, counter, described, kv_bytes_per_token(folder.path))
+    context = assemble(corpus, load_tokenizer(folder.path), None)
+    return Counted(
+        "tokens",
+        [document.text_tokens for document in context.documents],
+        {"id": folder.name, "revision": folder.revision, "format": folder.format},
+        kv_bytes(folder.path, len(context.ids)),
+    )
 
 
-def kv_bytes_per_token(folder: Path) -> int | None:
-    """Bytes that a session needs per token, two bytes a number; None if the model doesn't say."""
+def kv_bytes(folder: Path, num_tokens: int) -> int | None:
+    """Bytes of keys, values and page summaries, two bytes a number; None if the model is silent.
+
+    Args:
+        folder: of the model.
+        num_tokens: of the context.
+    """
     file = folder / "config.json"
     if not file.is_file():
         return None
@@ -111,14 +133,16 @@ def kv_bytes_per_token(folder: Path) -> int | None:
     layers = config.get("num_hidden_layers")
     if not heads or not layers:
         return None
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    return int(2 * layers * (config.get("num_key_value_heads") or heads) * head_dim * 2)
+    channels = config.get("head_dim") or config["hidden_size"] // heads
+    channels *= config.get("num_key_value_heads") or heads
+    pages = -(-num_tokens // PAGE_TOKENS)
+    return int(layers * pages * (2 * PAGE_TOKENS + SUMMARY_ROWS) * channels * 2)
 
 
-def _document(corpus: "Corpus", measure: Measure, cache_root: Path) -> dict[str, Any]:
+def _document(corpus: "Corpus", counted: Counted, cache_root: Path) -> dict[str, Any]:
     """The JSON document of `hip inspect`, schema 1."""
-    counts = [measure.counter(document.text) for document in corpus.documents]
-    in_tokens = measure.unit != "words"
+    counts = counted.counts
+    in_tokens = counted.unit != "words"
     rows = input_rows(corpus, counts)
     if not in_tokens:
         rows = tuple({**row, "words": row["tokens"], "tokens": None} for row in rows)
@@ -130,16 +154,16 @@ def _document(corpus: "Corpus", measure: Measure, cache_root: Path) -> dict[str,
     }
     if not in_tokens:
         totals["words"] = sum(counts)
-    needed = None
-    if measure.kv_bytes_per_token is not None:
-        needed = measure.kv_bytes_per_token * sum(counts)
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": measure.model,
-        "unit": measure.unit,
+        "model": counted.model,
+        "unit": counted.unit,
         "inputs": list(rows),
         "totals": totals,
-        "cache": {"bytes_needed": needed, "fits": _fits(needed, cache_root)},
+        "cache": {
+            "bytes_needed": counted.cache_bytes,
+            "fits": _fits(counted.cache_bytes, cache_root),
+        },
         "warnings": [
             warning_row(warning.code, warning.message, warning.path) for warning in corpus.warnings
         ],

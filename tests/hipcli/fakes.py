@@ -71,6 +71,7 @@ class FakeEngine:
         failure: raised after the pieces, in place of a result.
         noise: what a careless library prints to stdout meanwhile.
         delay_s: seconds before each piece.
+        linger_s: seconds that saving takes when the answer is interrupted.
         on_piece: called before each piece.
     """
 
@@ -80,6 +81,7 @@ class FakeEngine:
     failure: BaseException | None = None
     noise: str = ""
     delay_s: float = 0.0
+    linger_s: float = 0.0
     on_piece: Callable[[], None] = lambda: None
     finish_reason: str = "stop"
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
@@ -96,8 +98,9 @@ class FakeEngine:
         self.requests.append(request)
         try:
             yield from self._events(request)
-        except GeneratorExit:
+        except (GeneratorExit, KeyboardInterrupt):
             self.closed_early = True
+            time.sleep(self.linger_s)
             raise
 
     def _events(self, request: Any) -> Iterator[Event]:

@@ -14,6 +14,7 @@ NOWHERE = "/nonexistent/file"
 FAILURES = [
     ("", 2, "no command given"),
     ("aks", 2, "No such command 'aks'. Did you mean 'ask'?"),
+    ("book.txt Who?", 2, "try hip ask book.txt"),
     ("ask", 2, "no question given"),
     ("ask -", 2, "standard input is a terminal"),
     ("ask - Who?", 2, "standard input is a terminal"),

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -143,6 +144,9 @@ def test_a_full_disk_under_stdout_is_said(book: str) -> None:
         code, _, err = finish(start({}, "ask", book, "Who?", "-q", stdout=full))
     assert code == 1
     assert err == b"error: cannot write to standard output: No space left on device\n"
+    with open("/dev/full", "wb") as full:
+        code, _, err = finish(start({}, "--help", stdout=full))
+    assert (code, err) == (1, b"error: No space left on device\n")
 
 
 def test_a_stdin_that_nobody_closes_is_not_waited_for(book: str) -> None:
@@ -212,3 +216,47 @@ def test_a_sign_of_life_within_a_second(book: str) -> None:
         waits.append(time.monotonic() - began)
         finish(process)
     assert min(waits) < 1.0
+
+
+def test_a_second_signal_does_not_wait(book: str) -> None:
+    engine = {"pieces": ["Half "] * 100, "delay_s": 0.1, "linger_s": 30}
+    process = start(engine, "ask", book, "Who?", "-q")
+    assert process.stdout is not None
+    process.stdout.read(5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    assert finish(process)[0] == 130
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
+def test_streams_that_are_closed_from_the_start(book: str, closed: str) -> None:
+    words = " ".join(map(shlex.quote, command({}, "ask", book, "Who?", "-q")))
+    done = subprocess.run(
+        ["sh", "-c", f"{words} {closed}"], capture_output=True, timeout=20, check=False
+    )
+    if closed.startswith(">&-"):
+        assert done.returncode == 1
+        assert done.stderr in (
+            b"",
+            b"error: standard output is closed, the answer has nowhere to go\n",
+        )
+    else:
+        assert (done.returncode, done.stdout) == (0, b"It was Ada.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--progress", "off"], False),
+        (["-q", "--progress", "on"], True),
+        (["-q"], False),
+        ([], True),
+    ],
+)
+def test_progress_on_request(book: str, words: list[str], shown: bool) -> None:
+    _, _, err = finish(start({}, "ask", book, "Who?", *words))
+    assert (b"reading" in err) == shown
