@@ -1,8 +1,10 @@
 """Numbers, names and tables as a person reads them: plain text, no terminal known here."""
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+_LINE_BREAK = re.compile(r"\s*[\r\n]\s*")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -21,7 +23,7 @@ def escape_controls(text: str, keep: str = "\n\t") -> str:
 
 def one_line(text: str) -> str:
     """`text` on a single line: line breaks become spaces, control characters are spelled out."""
-    return escape_controls(" ".join(text.split()), keep="")
+    return escape_controls(_LINE_BREAK.sub(" ", text.strip()), keep="")
 
 
 def count(number: int) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from hipcli.engine.errors import DoesNotFitError, InputError, SessionError
+from hipcli.engine.errors import DoesNotFitError, SessionError, UsageError
 from hipcli.formatting import count
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Room:
     limit_tokens: int | None
     question_tokens: int
     answer_tokens: int
-    fit: str
+    fit: Literal["error", "head", "tail", "middle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +153,13 @@ def refuse_own_output(corpus: "Corpus", output: Path | None) -> None:
     """An answer must not replace a document it is about.
 
     Raises:
-        InputError: the file named by `-o` is one of the documents.
+        UsageError: the file named by `-o` is one of the documents.
     """
     if output is None or not output.is_file():
         return
     for document in corpus.documents:
         path = Path(document.path)
         if path.exists() and path.samefile(output):
-            raise InputError(
+            raise UsageError(
                 f"-o {output} would replace a document that is read", "name another file"
             )

@@ -1,9 +1,9 @@
 """The seam to the engine: fetching the default model when it is missing, and opening an engine."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli.commands import models
 from hipcli.console import Console
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import ModelError
@@ -12,6 +12,7 @@ from hipcli.progress import ProgressView
 
 if TYPE_CHECKING:
     from hipcli.engine.engine import Engine
+    from hipcli.engine.models import ModelFolder
     from hipcli.engine.request import AskRequest
 
 
@@ -38,7 +39,20 @@ def ensure_model(console: Console, config: EngineConfig, view: ProgressView) -> 
         if config.model != DEFAULT_MODEL:
             raise
         console.note(f"the model {config.model} is not here yet; fetching it, this happens once")
-        models.fetch(console, config.model, config.models_dir, view)
+        fetch(console, config.model, config.models_dir, view)
+
+
+def fetch(console: Console, name: str, models_dir: Path, view: ProgressView) -> "ModelFolder":
+    """Fetches `name` while `view` shows how much of it has arrived."""
+    from hipcli.engine.models import pull
+
+    view.phase(f"fetching {name}")
+    with console.libraries_kept_quiet():
+        return pull(
+            name,
+            models_dir=models_dir,
+            progress=lambda phase, done, total: view.fetching(name, phase, done, total),
+        )
 
 
 def make_request(digests: Sequence[tuple[str, str]], **fields: Any) -> "AskRequest":

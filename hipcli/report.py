@@ -125,7 +125,7 @@ def ask_document(
         warnings: rows of code, message, path.
     """
     memory = dict.fromkeys(_MEMORY, 0) | {"peak_rss_bytes": peak_rss_bytes()} | result.memory
-    measured = dict.fromkeys(_TIMINGS, 0.0) | result.timings | timings
+    measured = dict.fromkeys(_TIMINGS, 0.0) | result.timings | dict(timings)
     return {
         "schema_version": SCHEMA_VERSION,
         "answer": result.answer,

@@ -64,7 +64,7 @@ def _parameter(option: Option) -> inspect.Parameter:
         kind = kind | None
     flags = option.flags or (f"--{option.name.replace('_', '-')}",)
     counted = option.name == "verbose"
-    callback = None
+    callback: Callable[..., Any] | None = None
     if option.choices:
         callback = _checked_choice(option)
     elif option.name == "config":

@@ -13,8 +13,9 @@ from hipcli import arguments, counting, formatting
 from hipcli.console import Console
 from hipcli.engine.errors import ModelError
 from hipcli.material import input_rows
-from hipcli.options import CACHE, COUNT, JSON, MODEL, MODELS_DIR, OUTPUT, READING, TALK
+from hipcli.options import CACHE, COUNT, JSON, MODEL, MODELS_DIR, OUTPUT, PROGRESS, READING, TALK
 from hipcli.output import SCHEMA_VERSION, open_sink
+from hipcli.progress import ProgressView
 from hipcli.report import warning_row
 from hipcli.settings import Settings, takes
 
@@ -45,7 +46,7 @@ class Counted:
     cache_bytes: int | None = None
 
 
-@takes(COUNT, MODEL, MODELS_DIR, READING, CACHE, JSON, OUTPUT, TALK)
+@takes(COUNT, MODEL, MODELS_DIR, READING, CACHE, JSON, OUTPUT, PROGRESS, TALK)
 def inspect(
     context: typer.Context,
     sources: Annotated[list[str] | None, typer.Argument(metavar="SOURCE...")] = None,
@@ -66,9 +67,7 @@ def inspect(
     values = settings.values
     given = arguments.read_sources(console, sources or [], values["files_from"], values["null"])
     with console.libraries_kept_quiet(), open_sink(console, values["output"]) as sink:
-        from hipcli.documents import read_sources
-
-        corpus = read_sources(given.names, settings.read_options(given.stdin))
+        corpus = _read(console, settings, given)
         for warning in corpus.warnings:
             console.warn(f"{warning.path}: {warning.message}" if warning.path else warning.message)
         if text:
@@ -82,6 +81,14 @@ def inspect(
         else:
             sink.write(_page(document))
     return 0
+
+
+def _read(console: Console, settings: Settings, given: arguments.Sources) -> "Corpus":
+    with ProgressView(console, settings.shows_progress) as view:
+        view.phase(f"reading {formatting.plural(len(given.names), 'source')}")
+        from hipcli.documents import read_sources
+
+        return read_sources(given.names, settings.read_options(given.stdin), view.reading)
 
 
 def _count(console: Console, settings: Settings, corpus: "Corpus") -> Counted:

@@ -9,6 +9,7 @@ from hipcli import formatting
 from hipcli.console import Console
 from hipcli.engine.errors import UsageError
 from hipcli.help_page import HelpfulCommand, HelpfulGroup
+from hipcli.opening import fetch
 from hipcli.options import CACHE, JSON, MODELS_DIR, OUTPUT, PROGRESS, TALK
 from hipcli.output import SCHEMA_VERSION, json_line, open_sink, write_path
 from hipcli.progress import ProgressView
@@ -118,19 +119,6 @@ def path(context: typer.Context, name: Name = None) -> int:
         folder = resolve(name, models_dir=settings.models_dir).path
     write_path(context.obj, settings.output_format, folder)
     return 0
-
-
-def fetch(console: Console, name: str, models_dir: Path, view: ProgressView) -> "ModelFolder":
-    """Fetches `name` while `view` shows how much of it has arrived."""
-    from hipcli.engine.models import pull
-
-    view.phase(f"fetching {name}")
-    with console.libraries_kept_quiet():
-        return pull(
-            name,
-            models_dir=models_dir,
-            progress=lambda phase, done, total: view.fetching(name, phase, done, total),
-        )
 
 
 def describe(folder: "ModelFolder") -> dict[str, object]:

@@ -120,7 +120,7 @@ def test_a_failure_leaves_the_old_file_and_no_litter(book: str, tmp_path: Path) 
 
 def test_an_answer_never_replaces_its_document(book: str) -> None:
     outcome = run_hip("ask", book, QUESTION, "-o", book)
-    assert outcome.code == 3
+    assert outcome.code == 2
     assert "would replace" in outcome.err
     assert Path(book).read_text().startswith("This is line 1.")
 
@@ -212,6 +212,8 @@ def test_stdin_as_source(book: str) -> None:
     for words in (["ask", "-", QUESTION], ["ask", QUESTION]):
         document = run_hip(*words, "--json", stdin=b"piped in\n").json
         assert document["inputs"][0]["path"] == "stdin"
+    both = run_hip("ask", book, "-", QUESTION, "--json", stdin=b"piped in\n").json
+    assert [entry["path"] for entry in both["inputs"]] == ["book.txt", "stdin"]
 
 
 def test_the_question_from_a_file_or_stdin(book: str) -> None:
