@@ -1,6 +1,20 @@
-"""Set before anything imports Triton: without a GPU its kernels run in the interpreter."""
+"""The environment of every test: the one place in the tests that touches it."""
 
 import os
 from pathlib import Path
 
+# Triton reads this when it is first imported; set later, its interpreter fails. Without a GPU the
+# kernels run in the interpreter.
 os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the cache, the configuration or the terminal of whoever runs it."""
+    for name in list(os.environ):
+        if name.startswith("HIP_") or name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HIP_CACHE_DIR", str(tmp_path / "hip-cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "hip-config"))

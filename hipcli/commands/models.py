@@ -1,0 +1,149 @@
+"""`hip models`: what can answer, and fetching it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hipcli import formatting
+from hipcli.console import Console
+from hipcli.engine.errors import UsageError
+from hipcli.help_page import HelpfulCommand, HelpfulGroup
+from hipcli.opening import fetch
+from hipcli.options import CACHE, JSON, MODELS_DIR, OUTPUT, PROGRESS, TALK
+from hipcli.output import SCHEMA_VERSION, json_line, open_sink, write_path
+from hipcli.progress import ProgressView
+from hipcli.settings import Settings, takes
+
+if TYPE_CHECKING:
+    from hipcli.engine.models import ModelFolder
+
+Name = Annotated[str | None, typer.Argument(metavar="NAME")]
+
+
+def build() -> typer.Typer:
+    """The group of commands `hip models`."""
+    app = typer.Typer(
+        cls=HelpfulGroup, rich_markup_mode=None, help="List, fetch and remove models."
+    )
+    app.callback(invoke_without_command=True)(_group)
+    app.command("list", cls=HelpfulCommand)(list_)
+    app.command("pull", cls=HelpfulCommand, options_metavar="NAME [OPTIONS]")(pull)
+    app.command("rm", cls=HelpfulCommand, options_metavar="NAME [OPTIONS]")(rm)
+    app.command("path", cls=HelpfulCommand, options_metavar="[NAME] [OPTIONS]")(path)
+    return app
+
+
+def _group(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        context.fail("no command given: list, pull, rm or path")
+
+
+@takes(MODELS_DIR, CACHE, JSON, OUTPUT, TALK)
+def list_(context: typer.Context) -> int:
+    """List the models on this machine.
+
+    \b
+    hip models list
+    """
+    from hipcli.engine.models import installed
+
+    settings = Settings.of(context)
+    folders = installed(settings.models_dir)
+    with open_sink(context.obj, settings.values["output"]) as sink:
+        if settings.output_format == "json":
+            rows = [describe(folder) for folder in folders]
+            sink.write_json({"schema_version": SCHEMA_VERSION, "models": rows})
+        elif folders:
+            header = ("NAME", "FORMAT", "SIZE", "REVISION", "PATH")
+            sink.write(formatting.table(header, map(_row, folders), right=(2,)))
+        else:
+            context.obj.note("no models yet; hip models pull smollm2 fetches the default one")
+    return 0
+
+
+@takes(MODELS_DIR, CACHE, JSON, OUTPUT, PROGRESS, TALK)
+def pull(context: typer.Context, name: Name = None) -> int:
+    """Fetch a model; the only command that does so unasked is the first `hip ask`.
+
+    \b
+    hip models pull smollm2
+    hip models pull Qwen/Qwen2.5-0.5B-Instruct
+    """
+    settings = Settings.of(context)
+    console: Console = context.obj
+    if not name:
+        raise UsageError("no model named", "try: hip models pull smollm2")
+    with ProgressView(console, settings.shows_progress) as view:
+        folder = fetch(console, name, settings.models_dir, view)
+    with open_sink(console, settings.values["output"]) as sink:
+        if settings.output_format == "json":
+            sink.write_json({"schema_version": SCHEMA_VERSION, "model": describe(folder)})
+        else:
+            sink.write(f"{folder.path}\n")
+    return 0
+
+
+@takes(MODELS_DIR, CACHE, JSON, TALK)
+def rm(context: typer.Context, name: Name = None) -> int:
+    """Remove a pulled model from this machine.
+
+    \b
+    hip models rm smollm2
+    """
+    from hipcli.engine.models import remove
+
+    settings = Settings.of(context)
+    if not name:
+        raise UsageError("no model named", "hip models list shows them")
+    remove(name, models_dir=settings.models_dir)
+    context.obj.note(f"removed {name}")
+    if settings.output_format == "json":
+        removed = {"schema_version": SCHEMA_VERSION, "removed": [name]}
+        context.obj.write_utf8(json_line(removed))
+    return 0
+
+
+@takes(MODELS_DIR, CACHE, JSON, TALK)
+def path(context: typer.Context, name: Name = None) -> int:
+    """Print the folder of all models, or of one.
+
+    \b
+    hip models path smollm2
+    """
+    from hipcli.engine.models import resolve
+
+    settings = Settings.of(context)
+    folder = settings.models_dir
+    if name is not None:
+        folder = resolve(name, models_dir=settings.models_dir).path
+    write_path(context.obj, settings.output_format, folder)
+    return 0
+
+
+def describe(folder: "ModelFolder") -> dict[str, object]:
+    """A model as JSON."""
+    return {
+        "name": folder.name,
+        "revision": folder.revision,
+        "format": folder.format,
+        "bytes": num_bytes(folder.path),
+        "path": folder.path,
+    }
+
+
+def num_bytes(path: Path) -> int:
+    """Bytes on disk of a file, or of all files of a folder."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+
+
+def _row(folder: "ModelFolder") -> tuple[str, ...]:
+    return (
+        folder.name,
+        folder.format,
+        formatting.size(num_bytes(folder.path)),
+        folder.revision or "-",
+        str(folder.path),
+    )

@@ -1,0 +1,49 @@
+"""`--help` pages: what the command does, examples, then the options in sections."""
+
+import os
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from hipcli.options import SECTIONS
+
+# Options that a command declares itself.
+_OWN = {"question_file": "Question", "resume": "Question", "count": "Shown", "text": "Shown"}
+_SECTION_OF = {option.name: title for title, group in SECTIONS.items() for option in group} | _OWN
+
+
+class HelpfulCommand(TyperCommand):
+    """A command whose usage line is written by hand and whose options stand in sections."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [self.options_metavar] if self.options_metavar else []
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _format_sections(self, ctx, formatter)
+
+
+class HelpfulGroup(TyperGroup):
+    """A group of commands, listed before its few options."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.get_command(ctx, args[0]) is None and os.path.lexists(args[0]):
+            ctx.fail(f'{args[0]!r} is a file, not a command; try hip ask {args[0]} "QUESTION"')
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)
+        _format_sections(self, ctx, formatter)
+
+
+def _format_sections(command: Any, ctx: Any, formatter: Any) -> None:
+    titles = ["Question", "Shown", *SECTIONS, "Other"]
+    sections: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
+    for parameter in command.get_params(ctx):
+        if parameter.param_type_name == "option":
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                sections[_SECTION_OF.get(parameter.name, "Other")].append(record)
+    for title, records in sections.items():
+        if records:
+            with formatter.section(title):
+                formatter.write_dl(records)

@@ -1,0 +1,280 @@
+"""Flags, environment and configuration files become one `Settings`; `Settings` makes the configs.
+
+Precedence: flag, environment variable, the file named by `--config`, the user's file, default.
+Typer does the choosing: files enter as its "default map", below flags and variables.
+"""
+
+import dataclasses
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from hipcli import config_file, options
+from hipcli.console import Console
+from hipcli.engine.config import CacheConfig, EngineConfig, GenerationConfig
+from hipcli.engine.errors import UsageError
+from hipcli.options import Option
+
+if TYPE_CHECKING:
+    from hipcli.documents import ReadOptions
+
+_METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name != "method")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
+Config = TypeVar("Config")
+_VALUES = "hipcli.values"
+_FROM_FILES = "hipcli.from_files"
+
+
+def takes(*groups: tuple[Option, ...]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Decorates a command: adds the options of `groups` to its own parameters.
+
+    The command, whose first parameter is `context`, doesn't receive their values one by one; it
+    asks for `Settings.of(context)`.
+    """
+    shared = [option for group in groups for option in group]
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        own = inspect.signature(command).parameters
+
+        def parsed(**values: Any) -> int:
+            # What the context holds by itself isn't converted yet in every version of Typer.
+            values["context"].meta[_VALUES] = values
+            return command(**{name: value for name, value in values.items() if name in own})
+
+        parsed.__doc__ = command.__doc__
+        parsed.__name__ = command.__name__
+        parsed.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*own.values(), *map(_parameter, shared)]
+        )
+        return parsed
+
+    return decorate
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    """`option` as a parameter of a Typer command."""
+    kind: Any = list[str] if option.kind is list else option.kind
+    if option.default is None or option.kind is list:
+        kind = kind | None
+    flags = option.flags or (f"--{option.name.replace('_', '-')}",)
+    counted = option.name == "verbose"
+    callback: Callable[..., Any] | None = None
+    if option.choices:
+        callback = _checked_choice(option)
+    elif option.name == "config":
+        callback = _load_files
+    info = typer.Option(
+        *flags,
+        help=option.help,
+        envvar=option.variable,
+        show_envvar=False,
+        show_default=_shown_default(option),
+        metavar="|".join(option.choices) or option.metavar,
+        min=option.minimum,
+        count=counted,
+        is_eager=option.name == "config",
+        callback=callback,
+        autocompletion=(lambda: list(option.choices)) if option.choices else None,
+    )
+    default = None if option.kind is list else option.default
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, info],
+    )
+
+
+def _shown_default(option: Option) -> bool | str:
+    return (
+        option.kind is not bool and option.default not in (None, (), "", 0) or option.kind is float
+    )
+
+
+def _checked_choice(option: Option) -> Callable[[str | None], str | None]:
+    def check(value: str | None) -> str | None:
+        if value is None or value in option.choices:
+            return value
+        close = difflib.get_close_matches(value, option.choices, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(option.choices)}{hint}")
+
+    return check
+
+
+def _load_files(context: typer.Context, value: Path | None) -> Path | None:
+    """Callback of `--config`, run before any other option is looked at."""
+    if not context.resilient_parsing:
+        found = config_file.load(value, options.user_config_file(), options.ALL)
+        context.default_map = {name: entry.value for name, entry in found.items()}
+        context.meta[_FROM_FILES] = found
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The parsed options of one command, by name, and where each came from."""
+
+    values: Mapping[str, Any]
+    sources: Mapping[str, str]
+
+    @classmethod
+    def of(cls, context: typer.Context) -> "Settings":
+        """Settings of the running command. Tells its console how to talk, and `-v` what won."""
+        values = dict(context.meta[_VALUES])
+        known = {option.name: option for option in options.ALL if option.name in values}
+        sources = {name: _source(context, option) for name, option in known.items()}
+        settings = cls(values, sources)
+        console: Console = context.obj
+        settings._configure(console)
+        for name, source in sources.items():
+            console.detail(f"{name} = {_shown(values[name])} ({source})")
+        return settings
+
+    def _configure(self, console: Console) -> None:
+        console.quiet = bool(self.values.get("quiet"))
+        console.verbose = 0 if console.quiet else self.values.get("verbose", 0)
+        console.debug = bool(self.values.get("debug"))
+        console.no_color = bool(self.values.get("no_color"))
+        console.failure_format = self.output_format
+
+    def unless_given(self, kept: Mapping[str, Any]) -> "Settings":
+        """These settings with those of `kept`, save for what the command line itself says."""
+        known = {
+            name: value
+            for name, value in kept.items()
+            if name in self.values and self.sources.get(name) != "command line"
+        }
+        return dataclasses.replace(self, values={**self.values, **known})
+
+    @property
+    def output_format(self) -> str:
+        """text, json or jsonl."""
+        if self.values.get("json") and self.values.get("jsonl"):
+            raise UsageError("--json and --jsonl exclude one another", "give one of them")
+        return (
+            "json" if self.values.get("json") else "jsonl" if self.values.get("jsonl") else "text"
+        )
+
+    @property
+    def cache_root(self) -> Path:
+        return self.values.get("cache_dir") or options.default_cache_dir()
+
+    @property
+    def models_dir(self) -> Path:
+        return self.values.get("models_dir") or self.cache_root / "models"
+
+    @property
+    def shows_progress(self) -> bool:
+        mode = self.values.get("progress", "auto")
+        return mode == "on" or (mode == "auto" and not self.values.get("quiet"))
+
+    def engine_config(self) -> EngineConfig:
+        given = {
+            name: self.values[name] for name in _METHOD_SETTINGS if self.values[name] is not None
+        }
+        return self._made(EngineConfig, models_dir=self.models_dir, method_settings=given)
+
+    def generation_config(self) -> GenerationConfig:
+        return self._made(GenerationConfig)
+
+    def cache_config(self) -> CacheConfig:
+        if self.values["no_cache"]:
+            for other in ("refresh", "cached_only", "name"):
+                if self.values[other]:
+                    flag = "--" + other.replace("_", "-")
+                    raise UsageError(
+                        f"--no-cache and {flag} exclude one another", "give one of them"
+                    )
+        directory = None if self.values["no_cache"] else self.cache_root
+        return self._made(CacheConfig, directory=directory)
+
+    def read_options(self, stdin: bytes | None) -> "ReadOptions":
+        from hipcli.documents import ReadOptions
+
+        converted: dict[str, Any] = {}
+        if self.values["max_file_size"] is not None:
+            converted["max_file_bytes"] = parse_size(self.values["max_file_size"])
+        return self._made(
+            ReadOptions,
+            include=tuple(self.values["include"] or ()),
+            exclude=tuple(self.values["exclude"] or ()),
+            password=read_password(self.values["password_file"]),
+            stdin=stdin,
+            **converted,
+        )
+
+    def _made(self, config: type[Config], **converted: Any) -> Config:
+        """A config from the values whose names are its fields, and from those given here.
+
+        Raises:
+            UsageError: the config refuses a value.
+        """
+        names = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]
+        same = {name: value for name, value in self.values.items() if name in names}
+        try:
+            return config(**same | converted)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+
+def _source(context: typer.Context, option: Option) -> str:
+    """Where the value of `option` came from, in words a user can act on."""
+    source = context.get_parameter_source(option.name)
+    name = source.name if source is not None else "DEFAULT"
+    if name == "COMMANDLINE":
+        return "command line"
+    if name == "ENVIRONMENT":
+        return option.variable
+    if name == "DEFAULT_MAP":
+        return str(context.meta[_FROM_FILES][option.name].path)
+    return "default"
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None or value == () else str(value)
+
+
+def parse_size(text: str) -> int:
+    """Bytes in a size such as `2MiB`, `1.5G` or `4096`; units are powers of 1024.
+
+    Raises:
+        UsageError: anything else.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a size", "write it as 500KiB, 2MiB or 1GiB")
+    power = " kmgt".index((match[2].lower() or " ")[0].replace("b", " "))
+    return int(float(match[1]) * 1024**power)
+
+
+def read_password(path: Path | None) -> str | None:
+    """The first line of the password file, without its line end; None without a file.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    if path is None:
+        return None
+    try:
+        return path.read_text("utf-8").split("\n")[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(
+            f"cannot read the password file {path}: {reason}", "check the path"
+        ) from error
+
+
+def origin(context: typer.Context, name: str) -> str:
+    """Where the refused value of `name` came from; empty when it was the command line itself."""
+    for option in options.ALL:
+        if option.name == name:
+            source = _source(context, option)
+            return "" if source in ("command line", "default") else source
+    return ""

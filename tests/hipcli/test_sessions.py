@@ -1,0 +1,166 @@
+"""`hip sessions`, and asking a saved session again."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hipcli.engine.errors import SessionError
+from hipcli.engine.events import Evidence
+
+from tests.hipcli.fakes import FIRST_CHARACTER, FakeEngine, run_hip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@dataclass
+class Record:
+    id: str
+    name: str = ""
+    created: str = "2026-01-02T03:04:05Z"
+    used_s: float = 1767323045.5
+    complete: bool = True
+    context_tokens: int = 12345
+    num_bytes: int = 1 << 20
+    model: str = "smollm2"
+    method: str = "hip"
+    inputs: tuple[dict[str, str], ...] = ({"name": "book.txt", "sha256": "0" * 64},)
+    extra: dict[str, Any] = field(default_factory=dict)
+    kept_ratio: float = 1.0
+    path: Path = Path("/cache/sessions/x")
+
+
+class Store:
+    """Two sessions, and what was removed."""
+
+    root = Path("/cache/sessions")
+
+    def __init__(self) -> None:
+        self.records = [Record("aaaa11112222", "letters"), Record("bbbb33334444", complete=False)]
+        self.removed: list[str] = []
+
+    def list(self) -> list[Record]:
+        return self.records
+
+    def find(self, wanted: str | None = None) -> Record:
+        for record in self.records:
+            if wanted is None or wanted == record.name or record.id.startswith(wanted):
+                return record
+        raise SessionError(f"no session '{wanted}'", "see: hip sessions list")
+
+    def remove(self, record: Record) -> None:
+        self.removed.append(record.id)
+
+    def context(self, record: Record) -> np.ndarray:
+        return np.array(record.extra["ids"], dtype=np.int32)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    made = Store()
+    monkeypatch.setattr("hipcli.engine.sessions.SessionStore", lambda directory: made)
+    return made
+
+
+def test_sessions_list(store: Store) -> None:
+    lines = run_hip("sessions", "list").out.splitlines()
+    assert lines[0].split() == ["ID", "NAME", "USED", "TOKENS", "SIZE", "STATE", "INPUTS"]
+    used = "2026-01-02T03:04:05Z"
+    first = ["aaaa11112222", "letters", used, "12,345", "1.0", "MiB", "complete", "book.txt"]
+    assert lines[1].split() == first
+    assert lines[2].split()[-2] == "partial"
+    rows = run_hip("sessions", "list", "--json").json["sessions"]
+    assert [row["id"] for row in rows] == ["aaaa11112222", "bbbb33334444"]
+
+
+def test_no_sessions_is_no_error() -> None:
+    outcome = run_hip("sessions", "list")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert run_hip("sessions", "list", "--json").json["sessions"] == []
+
+
+def test_sessions_show_and_path(store: Store) -> None:
+    assert "context_tokens: 12345\n" in run_hip("sessions", "show", "bbbb").out
+    assert run_hip("sessions", "show", "--json").json["session"]["name"] == "letters"
+    assert run_hip("sessions", "path", "letters").out == "/cache/sessions/x\n"
+    assert run_hip("sessions", "path").out == "/cache/sessions\n"
+
+
+def test_sessions_rm_removes_all_or_none(store: Store) -> None:
+    assert run_hip("sessions", "rm", "letters", "nosuch").code == 1
+    assert store.removed == []
+    assert run_hip("sessions", "rm", "letters", "bbbb", "-q").err == ""
+    assert store.removed == ["aaaa11112222", "bbbb33334444"]
+
+
+def remember(record: Record, settings: dict[str, Any]) -> None:
+    """Fills `record` with what `hip ask` keeps of a document named like the record."""
+    name = record.name or record.id
+    Path(name).write_text("A letter from Ada.\nTo Charles.\n")
+    engine = FakeEngine()
+    assert run_hip("ask", name, "Who?", "-q", engine=engine).code == 0
+    request = engine.requests[0]
+    kept = json.loads(json.dumps(request.extra))
+    record.extra = kept | {"ids": request.context_ids.tolist(), "settings": settings}
+    record.inputs = tuple({"name": n, "sha256": s} for n, s in request.digests)
+    Path(name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--resume", "Who?"], "letters"),
+        (["-c", "Who?"], "letters"),
+        (["Who?", "-c"], "letters"),
+        (["Who?", "--resume"], "letters"),
+        (["--resume", "--json", "Who?"], "letters"),
+        (["-c", "--", "Who?"], "letters"),
+        (["--resume", "letters", "Who?"], "letters"),
+        (["--resume=bbbb", "Who?"], "bbbb33334444"),
+        (["-c", "bbbb", "Who?"], "bbbb33334444"),
+        (["Who?", "--resume", "bbbb"], "bbbb33334444"),
+        (["-c", "bbbb", "-Q", "question.txt"], "bbbb33334444"),
+        (["-c", "-Q", "question.txt"], "letters"),
+    ],
+)
+def test_resume_takes_an_optional_session(words: list[str], name: str, store: Store) -> None:
+    Path("question.txt").write_text("Who?")
+    for record in store.records:
+        remember(record, {"method": "window", "system": None, "window_tokens": 64})
+    engine = FakeEngine()
+    outcome = run_hip("ask", "--json", *words, engine=engine)
+    assert outcome.code == 0, outcome.err
+    assert [entry["path"] for entry in outcome.json["inputs"]] == [name]
+    question = engine.tokenizer.decode(engine.requests[0].question_ids)
+    assert "Who?" in question
+    # A session goes on with the settings it was made with.
+    assert engine.configs[0].method == "window"
+    assert engine.configs[0].method_settings == {"window_tokens": 64}
+
+
+def test_resume_lets_the_command_line_overrule_the_session(store: Store) -> None:
+    remember(store.records[0], {"method": "window"})
+    engine = FakeEngine()
+    assert run_hip("ask", "-c", "Who?", "--method", "dense", engine=engine).code == 0
+    assert engine.configs[0].method == "dense"
+
+
+def test_an_id_alone_is_no_question(store: Store) -> None:
+    outcome = run_hip("ask", "-c", "bbbb3333")
+    assert outcome.code == 2
+    assert "'bbbb3333' is a session, the question is missing" in outcome.err
+
+
+def test_a_resumed_session_cites_without_its_documents(store: Store) -> None:
+    remember(store.records[0], {})
+    ids = store.records[0].extra["ids"]
+    start = ids.index(ord("T") + FIRST_CHARACTER, ids.index(ord("A") + FIRST_CHARACTER))
+    evidence = (Evidence(start, start + len("To Charles."), -0.5),)
+    outcome = run_hip("ask", "-c", "Who?", "--cite", engine=FakeEngine(evidence=evidence))
+    assert outcome.out == "It was Ada.\n\n[1] letters, line 2\n"
+    assert not Path("letters").exists()
