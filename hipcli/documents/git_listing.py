@@ -19,7 +19,6 @@ _SAFE = (
     "core.sshCommand=false",
     "--no-pager",
     "--no-optional-locks",
-    "--literal-pathspecs",
 )
 _TIMEOUT_S = 120.0
 

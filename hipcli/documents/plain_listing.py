@@ -4,9 +4,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pathspec
-
 from hipcli.documents import git_listing
+from hipcli.documents.gitignore import IgnoreRules
 from hipcli.documents.refusal import Refusal
 
 _MAX_IGNORE_BYTES = 1 << 20
@@ -27,16 +26,18 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """The ignore patterns of one folder, which speak of paths relative to that folder.
+    """The ignore patterns of one folder on the way down.
 
     Args:
-        base: what a path of the walk needs in front for that; "" for folders inside the walk.
-        skip: how many characters it has too many in front; 0 for folders above the walk.
+        skip: length of that folder's own path, which its patterns do not speak of.
     """
 
-    spec: pathspec.GitIgnoreSpec
-    base: str
+    rules: IgnoreRules
     skip: int
+
+
+# Innermost last. Paths are relative to the repository's top, or the walk's folder without one.
+_Levels = tuple[_Level, ...]
 
 
 def list_files(root: str, gitignore: bool, prunes: Callable[[str], Refusal | None]) -> Found:
@@ -45,21 +46,21 @@ def list_files(root: str, gitignore: bool, prunes: Callable[[str], Refusal | Non
     Args:
         root: absolute path of the folder.
         gitignore: obey .gitignore files, those above `root` too as far as the repository goes.
-        prunes: why nothing of a folder is read, None to look into it.
+        prunes: why nothing of a folder (relative to `root`) is read, None to look into it.
 
     Raises:
         Refusal: `root` itself cannot be listed.
     """
     found = Found([], [])
-    levels = _outer_levels(root) if gitignore else ()
-    pending: list[tuple[str, tuple[_Level, ...]]] = [("", levels)]
+    above, levels = _above(root) if gitignore else ("", ())
+    pending: list[tuple[str, _Levels]] = [("", levels)]
     while pending:
         folder, levels = pending.pop()
+        path = os.path.join(root, folder)
         if gitignore:
-            level = _level(os.path.join(root, folder), base="", skip=len(folder))
-            levels = (*levels, level) if level else levels
+            levels += _level(os.path.join(path, ".gitignore"), len(above) + len(folder))
         try:
-            entries = list(os.scandir(os.path.join(root, folder)))
+            entries = list(os.scandir(path))
         except OSError as error:
             problem = Refusal("unreadable", f"cannot be listed: {error.strerror}", kind="folder")
             if not folder:
@@ -69,7 +70,7 @@ def list_files(root: str, gitignore: bool, prunes: Callable[[str], Refusal | Non
         for entry in entries:
             relative = folder + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name == ".git" or _ignored(relative, is_folder, levels):
+            if entry.name == ".git" or _ignored(above + relative, is_folder, levels):
                 continue
             if not is_folder:
                 found.files.append(relative)
@@ -82,56 +83,43 @@ def list_files(root: str, gitignore: bool, prunes: Callable[[str], Refusal | Non
     return found
 
 
-def _ignored(relative: str, is_folder: bool, levels: tuple[_Level, ...]) -> bool:
-    """Whether the innermost pattern that matches says to ignore a path."""
+def _ignored(path: str, is_folder: bool, levels: _Levels) -> bool:
+    """Whether the innermost folder whose patterns speak of a path says to ignore it."""
     for level in reversed(levels):
-        path = level.base + relative[level.skip :]
-        include = level.spec.check_file(path + "/" if is_folder else path).include
-        if include is not None:
-            return include
+        verdict = level.rules.verdict(path[level.skip :], is_folder)
+        if verdict is not None:
+            return verdict
     return False
 
 
-def _outer_levels(root: str) -> tuple[_Level, ...]:
-    """Patterns of the repository that apply from above `root`, outermost first."""
+def _above(root: str) -> tuple[str, _Levels]:
+    """The way from the repository's top to `root` ("" or "a/b/"), and the patterns along it.
+
+    A folder that is ignored as a whole, and named all the same, is read by its own patterns.
+    """
     top = git_listing.find_top(root)
     if top is None:
-        return ()
-    real = os.path.realpath(root)
-    levels = [_level(os.path.join(top, ".git", "info"), _base(top, real), 0, name="exclude")]
-    folders = []
-    while real != top:
-        real = os.path.dirname(real)
-        folders.append(real)
-    levels += [_level(folder, _base(folder, os.path.realpath(root)), 0) for folder in folders[::-1]]
-    outer = tuple(level for level in levels if level)
-    # A folder that is ignored as a whole and named all the same is read by its own rules.
-    return () if _ignored("", False, outer) else outer
+        return "", ()
+    inner = os.path.relpath(os.path.realpath(root), top).replace(os.sep, "/")
+    levels = _level(os.path.join(top, ".git", "info", "exclude"), 0)
+    way = ""
+    for part in [] if inner == "." else inner.split("/"):
+        levels += _level(os.path.join(top, way, ".gitignore"), len(way))
+        if _ignored(way + part, True, levels):
+            return "", ()
+        way += part + "/"
+    return way, levels
 
 
-def _base(folder: str, real: str) -> str:
-    inner = os.path.relpath(real, folder).replace(os.sep, "/")
-    return "" if inner == "." else inner + "/"
-
-
-def _level(folder: str, base: str, skip: int, name: str = ".gitignore") -> _Level | None:
-    """The patterns of one file, None when there are none."""
-    path = os.path.join(folder, name)
+def _level(path: str, skip: int) -> _Levels:
+    """The patterns of a file that may not be there."""
     try:
-        # git does not follow a link here either.
+        # git does not follow a link here either, and a pipe would never end.
         if os.path.islink(path) or not os.path.isfile(path):
-            return None
+            return ()
         with open(path, "rb") as file:
             data = file.read(_MAX_IGNORE_BYTES)
     except OSError:
-        return None
-    lines = os.fsdecode(data.removeprefix(b"\xef\xbb\xbf")).splitlines()
-    patterns = []
-    for line in lines:
-        try:
-            pathspec.GitIgnoreSpec.from_lines([line])
-        except ValueError:
-            # git passes over a pattern that is none, too.
-            continue
-        patterns.append(line)
-    return _Level(pathspec.GitIgnoreSpec.from_lines(patterns), base, skip) if patterns else None
+        return ()
+    rules = IgnoreRules(os.fsdecode(data.removeprefix(b"\xef\xbb\xbf")))
+    return (_Level(rules, skip),) if rules else ()
