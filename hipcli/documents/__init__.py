@@ -1,1 +1,34 @@
-"""Bytes to documents: one reader per kind of file."""
+"""Bytes to documents: one reader per kind of file.
+
+`read_sources` takes what the user typed and gives a `Corpus`. Importing this package is cheap: the
+readers come with the first call, and the child process that reads PDFs never needs most of them.
+"""
+
+from collections.abc import Callable, Sequence
+
+from hipcli.documents.document import Corpus, Document, Page, Warning_
+from hipcli.documents.naming import parse_file_list, printable_name
+from hipcli.documents.options import PdfLimits, ReadOptions
+
+__all__ = [
+    "Corpus",
+    "Document",
+    "Page",
+    "PdfLimits",
+    "ReadOptions",
+    "Warning_",
+    "parse_file_list",
+    "printable_name",
+    "read_sources",
+]
+
+
+def read_sources(
+    sources: Sequence[str],
+    options: ReadOptions,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Corpus:
+    """Read files, folders and standard input; see `hipcli.documents.sources.read_sources`."""
+    from hipcli.documents import sources as implementation
+
+    return implementation.read_sources(sources, options, progress)

@@ -1,1 +1,18 @@
-"""Documents and question to the text of a prompt."""
+"""Documents and question to the token ids of a prompt, and from tokens back to page and line."""
+
+from hipcli.prompts.assemble import assemble, question_ids, question_range
+from hipcli.prompts.context import Context, DocumentSpan, Passage, TextSpan
+from hipcli.prompts.fit import fit
+from hipcli.prompts.layout import render
+
+__all__ = [
+    "Context",
+    "DocumentSpan",
+    "Passage",
+    "TextSpan",
+    "assemble",
+    "fit",
+    "question_ids",
+    "question_range",
+    "render",
+]

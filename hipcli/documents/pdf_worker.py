@@ -1,0 +1,258 @@
+"""Reads one PDF in a process of its own, so that a hostile file costs one error and no more.
+
+Run as `python -m hipcli.documents.pdf_worker`. Standard input: one JSON line (num_bytes, password,
+first_page, engine, memory_bytes, cpu_s), then the bytes of the PDF. Standard output: JSON lines
+    {"event": "ready"}                                    before anything is read
+    {"event": "open", "pages": N}
+    {"event": "page", "index", "text": str | null, "label", "garbled", "image_share", "objects"}
+    {"event": "extra", "index", "text": str | null, "fields": [[name, value], ...]}
+    {"event": "end", "xfa": bool} or {"event": "error", "code", "message"}
+Pages come from pdfium and as soon as they are read, so that what ends this process costs one page.
+Then pypdf adds form values, and a second opinion on pages where pdfium found nothing or garbage.
+"""
+
+import json
+import logging
+import math
+import os
+import sys
+from typing import Any, BinaryIO
+
+from hipcli.documents import pdf_second
+from hipcli.documents.pdf_text import is_garbled
+
+# Pages that pypdf, which is slow, looks at again.
+_SECOND_OPINIONS = 200
+# Characters of a page that are asked for their Unicode map.
+_MAP_SAMPLES = 200
+# Text shorter than this may be a header line over a scan.
+_SHORT_TEXT = 200
+_MAX_OBJECTS = 5000
+
+
+def main() -> None:
+    """Serve one request and exit."""
+    out = _claim_stdout()
+    _emit(out, event="ready")
+    request = json.loads(sys.stdin.buffer.readline())
+    _limit(request)
+    data = sys.stdin.buffer.read(request["num_bytes"])
+    logging.disable(logging.CRITICAL)
+    try:
+        _serve(data, request, out)
+    except MemoryError:
+        _emit(out, event="error", code="memory", message="out of memory")
+    # Whatever a parser raises on a broken file is an answer to the parent, not a crash.
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"[:500]
+        _emit(out, event="error", code="damaged", message=message)
+
+
+def _claim_stdout() -> BinaryIO:
+    """The pipe to the parent; what C code prints goes to stderr, so it can't corrupt the lines."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return out
+
+
+def _emit(out: BinaryIO, **event: Any) -> None:
+    out.write(json.dumps(event).encode("ascii") + b"\n")
+    out.flush()
+
+
+def _limit(request: dict[str, Any]) -> None:
+    """Bound this process's memory and time, and forbid it to write files or dump core."""
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limits; the parent's clock still holds.
+        return
+    cpu_s = math.ceil(request["cpu_s"])
+    for limit, value in (
+        ("RLIMIT_AS", request["memory_bytes"]),
+        ("RLIMIT_CPU", cpu_s),
+        ("RLIMIT_CORE", 0),
+        ("RLIMIT_FSIZE", 0),
+    ):
+        kind = getattr(resource, limit, None)
+        if kind is None:
+            continue
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        try:
+            resource.setrlimit(kind, (value, hard))
+        # macOS knows RLIMIT_AS and refuses to set it.
+        except (ValueError, OSError):
+            continue
+
+
+def _serve(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
+    if request["engine"] == "pdfium" and _serve_pdfium(data, request, out):
+        return
+    _serve_pypdf(data, request, out)
+
+
+def _serve_pdfium(data: bytes, request: dict[str, Any], out: BinaryIO) -> bool:
+    """Pages by pdfium; False when it cannot open the file at all."""
+    import pypdfium2 as pdfium
+
+    try:
+        pdf = _open_pdfium(data, request["password"])
+        num_pages = len(pdf)
+    except pdfium.PdfiumError as error:
+        if error.err_code != pdfium.raw.FPDF_ERR_PASSWORD:
+            return False
+        _emit(out, event="error", code="password", message="")
+        return True
+    _emit(out, event="open", pages=num_pages)
+    doubtful = []
+    for index in range(request["first_page"], num_pages):
+        page = _read_page(pdf, index)
+        _emit(out, event="page", index=index, **page)
+        if page["garbled"] or not (page["text"] or "").strip() and page["image_share"] < 0.5:
+            doubtful.append(index)
+    form_type = pdf.get_formtype()
+    if form_type or doubtful:
+        _serve_extras(data, request, doubtful[:_SECOND_OPINIONS], bool(form_type), out)
+    xfa = form_type in (pdfium.raw.FORMTYPE_XFA_FULL, pdfium.raw.FORMTYPE_XFA_FOREGROUND)
+    _emit(out, event="end", xfa=xfa)
+    return True
+
+
+def _open_pdfium(data: bytes, password: str | None) -> Any:
+    """A pdfium document; a password that was given for another file does no harm."""
+    import pypdfium2 as pdfium
+
+    try:
+        return pdfium.PdfDocument(data)
+    except pdfium.PdfiumError as error:
+        if password is None or error.err_code != pdfium.raw.FPDF_ERR_PASSWORD:
+            raise
+    return pdfium.PdfDocument(data, password=password)
+
+
+def _read_page(pdf: Any, index: int) -> dict[str, Any]:
+    """One page by pdfium. `text` is None when it cannot be read."""
+    import pypdfium2 as pdfium
+
+    try:
+        page = pdf[index]
+        textpage = page.get_textpage()
+        text = _page_text(page, textpage)
+        share, objects = _images(page) if len(text) < _SHORT_TEXT else (0.0, 0)
+        result = {
+            "text": text,
+            "label": pdf.get_page_label(index) or None,
+            "garbled": is_garbled(text, _unmapped(textpage)),
+            "image_share": share,
+            "objects": objects,
+        }
+        textpage.close()
+        page.close()
+    except (pdfium.PdfiumError, MemoryError):
+        return {"text": None, "label": None, "garbled": False, "image_share": 0.0, "objects": 0}
+    return result
+
+
+def _page_text(page: Any, textpage: Any) -> str:
+    """All text of a page; of a cropped page what is inside the crop box.
+
+    Two pages of a book scanned together are often one page object shown twice, each time cropped
+    to one half. Otherwise nothing is left out: a box that is a little off would cost text.
+    """
+    left, bottom, right, top = page.get_cropbox()
+    media = page.get_mediabox()
+    width, height = media[2] - media[0], media[3] - media[1]
+    margins = (left - media[0], media[2] - right, bottom - media[1], media[3] - top)
+    if max(margins[:2]) > 0.2 * width or max(margins[2:]) > 0.2 * height:
+        return textpage.get_text_bounded(left - 3, bottom - 3, right + 3, top + 3)
+    return textpage.get_text_range()
+
+
+def _unmapped(textpage: Any) -> float:
+    """Share of sampled characters whose font has no map to Unicode."""
+    import pypdfium2.raw as raw
+
+    num_chars = textpage.count_chars()
+    if num_chars <= 0:
+        return 0.0
+    sample = range(0, num_chars, max(1, num_chars // _MAP_SAMPLES))
+    errors = sum(raw.FPDFText_HasUnicodeMapError(textpage, i) == 1 for i in sample)
+    if not errors:
+        return 0.0
+    # Blanks that pdfium put between words are in no font.
+    generated = sum(raw.FPDFText_IsGenerated(textpage, i) == 1 for i in sample)
+    return errors / max(1, len(sample) - generated)
+
+
+def _images(page: Any) -> tuple[float, int]:
+    """Share of a page that its largest image covers, and how many things are drawn on it."""
+    import pypdfium2.raw as raw
+
+    width, height = page.get_size()
+    share, objects = 0.0, 0
+    for item in page.get_objects(max_depth=6):
+        objects += 1
+        if objects >= _MAX_OBJECTS:
+            break
+        if item.type == raw.FPDF_PAGEOBJ_IMAGE:
+            left, bottom, right, top = item.get_bounds()
+            covered = max(0.0, right - left) * max(0.0, top - bottom)
+            share = max(share, covered / max(1.0, width * height))
+    return min(share, 1.0), objects
+
+
+def _serve_extras(
+    data: bytes, request: dict[str, Any], doubtful: list[int], form: bool, out: BinaryIO
+) -> None:
+    """Form values and second opinions by pypdf; one broken page does not cost the others."""
+    reader = pdf_second.open_reader(data, request["password"])
+    if reader is None:
+        return
+    indices = range(len(reader.pages)) if form else doubtful
+    again = set(doubtful)
+    for index in indices:
+        try:
+            page = reader.pages[index]
+            fields = pdf_second.form_fields(page) if form else []
+            text = page.extract_text() if index in again else None
+        # pypdf raises errors of many kinds on broken pages.
+        except Exception:
+            continue
+        if text and is_garbled(text, 0.0):
+            text = None
+        if fields or (text and text.strip()):
+            _emit(out, event="extra", index=index, text=text, fields=fields)
+
+
+def _serve_pypdf(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
+    """The whole file by pypdf, which repairs some that pdfium gives up on."""
+    reader = pdf_second.open_reader(data, request["password"])
+    if reader is None:
+        _emit(out, event="error", code="password", message="")
+        return
+    num_pages = len(reader.pages)
+    _emit(out, event="open", pages=num_pages)
+    labels = pdf_second.page_labels(reader, num_pages)
+    for index in range(request["first_page"], num_pages):
+        try:
+            text = reader.pages[index].extract_text()
+        # As above: of many kinds.
+        except Exception:
+            text = None
+        garbled = text is not None and is_garbled(text, 0.0)
+        _emit(
+            out,
+            event="page",
+            index=index,
+            text=text,
+            label=labels[index],
+            garbled=garbled,
+            image_share=0.0,
+            objects=0,
+        )
+    _emit(out, event="end", xfa=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Documents and question to token ids."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from hipcli.documents import Corpus
+from hipcli.documents.decode import drop_surrogates
+from hipcli.prompts.context import Context, DocumentSpan, TextSpan
+from hipcli.prompts.layout import INSTRUCTION, INTRODUCTION, QUESTION, Piece, pieces
+
+# White space as Python's str.isspace has it, up to U+3000.
+_SPACES = np.array(
+    [*range(9, 14), *range(28, 33), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]
+    + [0x2028, 0x2029, 0x202F, 0x205F, 0x3000],
+    dtype=np.uint32,
+)
+
+
+class EncodedText(Protocol):
+    """Token ids int32 [N] of a text, and the characters [start, end) of each, [N, 2]."""
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+
+class ChatScaffold(Protocol):
+    """The ids around the user's turn."""
+
+    prefix_ids: Sequence[int]
+    suffix_ids: Sequence[int]
+
+
+class PromptTokenizer(Protocol):
+    """What of `hipcli.engine.tokenizer.Tokenizer` a prompt needs."""
+
+    def encode(self, text: str) -> EncodedText: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def scaffold(self, system: str | None) -> ChatScaffold: ...
+
+
+def assemble(corpus: Corpus, tokenizer: PromptTokenizer, system: str | None) -> Context:
+    """The context: chat scaffold up to the user's turn, introduction, delimited documents.
+
+    Every piece is encoded on its own and literally, so no text can become a control token, and a
+    document's ids do not depend on the documents after it.
+
+    Args:
+        corpus: what was read.
+        system: the system message, None for the model's own.
+    """
+    builder = _Builder(corpus)
+    builder.add_ids(np.asarray(tokenizer.scaffold(system).prefix_ids, dtype=np.int32))
+    builder.add_ids(tokenizer.encode(INTRODUCTION).ids)
+    for piece in pieces(corpus):
+        builder.add(piece, tokenizer.encode(piece.text))
+    return builder.context(tokenizer)
+
+
+def question_ids(
+    question: str,
+    tokenizer: PromptTokenizer,
+    system: str | None,
+    instruction: str = INSTRUCTION,
+) -> list[int]:
+    """What follows the context: the question, the end of the user's turn, the model's header.
+
+    Args:
+        question: the user's words; encoded literally, like the documents.
+        system: as for `assemble`.
+        instruction: how to answer; may be empty.
+    """
+    ids: list[int] = []
+    for text in _question_texts(question, instruction):
+        ids += tokenizer.encode(text).ids.tolist() if text else []
+    return ids + [int(token) for token in tokenizer.scaffold(system).suffix_ids]
+
+
+def question_range(question: str, tokenizer: PromptTokenizer) -> tuple[int, int]:
+    """Which of the `question_ids` are the user's own words: [start, end)."""
+    head, words, _ = _question_texts(question, "")
+    start = len(tokenizer.encode(head).ids)
+    return start, start + (len(tokenizer.encode(words).ids) if words else 0)
+
+
+def _question_texts(question: str, instruction: str) -> tuple[str, str, str]:
+    """What stands before the user's words, the words, and what stands behind them.
+
+    The blank between the first two goes with the words, where tokenizers expect it.
+    """
+    words = drop_surrogates(question.strip())
+    return (
+        QUESTION.rstrip(),
+        f" {words}" if words else "",
+        f"\n{instruction}" if instruction else "",
+    )
+
+
+def token_lines(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lines of the first visible character from each token on, and of the last up to its end.
+
+    Args:
+        text: without surrogates; newlines are "\\n".
+        offsets: [N, 2] characters [start, end) of each token.
+
+    Returns:
+        Two int32 [N] arrays of 1-based lines.
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    newlines = np.flatnonzero(codes == 10)
+    visible = np.flatnonzero(~np.isin(codes, _SPACES))
+    if not len(visible):
+        visible = np.array([0])
+    last = len(visible) - 1
+    first_at = visible[np.minimum(np.searchsorted(visible, offsets[:, 0]), last)]
+    last_at = visible[np.maximum(np.searchsorted(visible, offsets[:, 1]) - 1, 0)]
+    first_lines = np.searchsorted(newlines, first_at) + 1
+    last_lines = np.searchsorted(newlines, last_at) + 1
+    return first_lines.astype(np.int32), last_lines.astype(np.int32)
+
+
+class _Builder:
+    """Collects the ids and places of pieces."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+        self.num_tokens = 0
+        self.ids: list[np.ndarray] = []
+        self.first_lines: list[np.ndarray] = []
+        self.last_lines: list[np.ndarray] = []
+        self.spans: list[TextSpan] = []
+        self.mark_token: int | None = None
+        num_documents = len(corpus.documents)
+        self.starts = [-1] * num_documents
+        self.ends = [0] * num_documents
+        self.text_tokens = [0] * num_documents
+
+    def add_ids(self, ids: np.ndarray) -> None:
+        """Ids that are no text of a document."""
+        self._append(ids, np.zeros(len(ids), np.int32), np.zeros(len(ids), np.int32))
+
+    def add(self, piece: Piece, encoded: EncodedText) -> None:
+        start = self.num_tokens
+        if piece.is_text and len(encoded.ids):
+            self._append(encoded.ids, *token_lines(piece.text, encoded.offsets))
+            page = piece.page
+            self.spans.append(
+                TextSpan(
+                    document=piece.document,
+                    page=page.number if page else None,
+                    page_label=page.label if page else None,
+                    mark_token=start if self.mark_token is None else self.mark_token,
+                    start_token=start,
+                    end_token=self.num_tokens,
+                )
+            )
+            self.text_tokens[piece.document] += len(encoded.ids)
+        else:
+            self.add_ids(encoded.ids)
+        self.mark_token = start if piece.page and not piece.is_text else None
+        if self.starts[piece.document] < 0:
+            self.starts[piece.document] = start
+        self.ends[piece.document] = self.num_tokens
+
+    def context(self, tokenizer: PromptTokenizer) -> Context:
+        documents = tuple(
+            DocumentSpan(
+                name=document.name,
+                path=document.path,
+                kind=document.kind,
+                sha256=document.sha256,
+                start_token=self.starts[index],
+                end_token=self.ends[index],
+                text_tokens=self.text_tokens[index],
+            )
+            for index, document in enumerate(self.corpus.documents)
+        )
+        return Context(
+            ids=np.concatenate(self.ids).astype(np.int32, copy=False),
+            documents=documents,
+            spans=tuple(self.spans),
+            first_lines=np.concatenate(self.first_lines),
+            last_lines=np.concatenate(self.last_lines),
+            decode=tokenizer.decode,
+        )
+
+    def _append(self, ids: np.ndarray, first_lines: np.ndarray, last_lines: np.ndarray) -> None:
+        self.ids.append(ids)
+        self.first_lines.append(first_lines)
+        self.last_lines.append(last_lines)
+        self.num_tokens += len(ids)
