@@ -1,9 +1,10 @@
 """A context in the KV store: mapped from its session, or read now and saved on the way."""
 
 import contextlib
+import dataclasses
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -62,7 +63,7 @@ class ContextReader:
     chunk_tokens: int
     spare_tokens: int
 
-    def read(self) -> Iterator[Event]:
+    def read(self) -> Generator[Event, None, Context]:
         """Events of reading; returns the `Context` (for `yield from`).
 
         Raises:
@@ -128,8 +129,6 @@ class ContextReader:
     def _reuse(self, sessions: SessionStore, session: Session) -> Context:
         name = self.request.cache.name
         if name and name != session.manifest.name:
-            import dataclasses
-
             session.manifest = dataclasses.replace(session.manifest, name=name)
             with contextlib.suppress(OSError):
                 session.manifest.write(session.folder)
@@ -138,13 +137,13 @@ class ContextReader:
         session.map_into(store)
         return Context(store, self._info(session, reused=True), session.tokens_done)
 
-    def _without_session(self) -> Iterator[Event]:
+    def _without_session(self) -> Generator[Event, None, Context]:
         store = self._new_store()
         started = time.perf_counter()
         yield from self._prefill(store, None)
         return Context(store, SessionInfo(), 0, time.perf_counter() - started)
 
-    def _build(self, sessions: SessionStore, key: str) -> Iterator[Event]:
+    def _build(self, sessions: SessionStore, key: str) -> Generator[Event, None, Context]:
         if sessions.is_locked(key):
             yield Notice("session_busy", "another process reads these documents; waiting for it")
         with sessions.lock(key) as waited:
@@ -166,7 +165,9 @@ class ContextReader:
             session.map_into(store)
             return Context(store, self._info(session, reused=cached > 0), cached, elapsed)
 
-    def _resume_or_create(self, sessions: SessionStore, key: str) -> Iterator[Event]:
+    def _resume_or_create(
+        self, sessions: SessionStore, key: str
+    ) -> Generator[Event, None, Session | None]:
         """The session to build into, or None when the disk does not take it."""
         if not self.request.cache.refresh:
             session = self._open(sessions, key, partial=True)
@@ -197,7 +198,7 @@ class ContextReader:
             yield Notice("cache_unwritable", f"the context is not saved: {error}")
             return None
 
-    def _prefill(self, store: KVStore, session: Session | None) -> Iterator[Event]:
+    def _prefill(self, store: KVStore, session: Session | None) -> Generator[Event, None, None]:
         """Run what is missing of the context through the model, chunk by chunk."""
         ids = torch.from_numpy(self.request.context_ids.astype(np.int64))
         total, cached = len(ids), store.length

@@ -6,10 +6,11 @@
 Opening reads the tokenizer only; weights are loaded by the first question.
 """
 
+import json
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -59,7 +60,7 @@ class Engine:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Model and method for the output: id, revision, format, dtype, device; name, settings."""
+        """Model (id, revision, format, dtype, device), method (name, settings), hard limit."""
         settings = asdict(make_config(self.config.method, self.config.method_settings))
         return {
             "model": {
@@ -70,9 +71,16 @@ class Engine:
                 "device": "cpu",
             },
             "method": {"name": self.config.method, **settings},
+            "context_limit": self.trained_tokens if self.config.method == "dense" else None,
         }
 
-    def ask(self, request: AskRequest) -> Iterator[Event]:
+    @property
+    def trained_tokens(self) -> int:
+        """Length the model was trained on, from its config: the limit of dense attention."""
+        config = json.loads((self.folder.path / "config.json").read_text("utf-8"))
+        return int(config["max_position_embeddings"])
+
+    def ask(self, request: AskRequest) -> Generator[Event, None, None]:
         """Answer a request.
 
         Yields:
@@ -123,7 +131,7 @@ class Engine:
     def _check_fit(self, request: AskRequest) -> None:
         if self.config.method != "dense":
             return
-        limit = self._loaded.runner.trained_tokens
+        limit = self.trained_tokens
         room = request.generation.max_new_tokens
         total = len(request.context_ids) + len(request.question_ids) + room
         if total > limit:

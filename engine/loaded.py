@@ -31,7 +31,9 @@ class LoadedEngine:
     vote_distance_tokens: int
 
     @classmethod
-    def load(cls, config: EngineConfig, folder: ModelFolder, tokenizer: Tokenizer) -> "LoadedEngine":
+    def load(
+        cls, config: EngineConfig, folder: ModelFolder, tokenizer: Tokenizer
+    ) -> "LoadedEngine":
         """Load the weights.
 
         Raises:

@@ -69,9 +69,7 @@ class Ballot:
         log_share = torch.log_softmax(page_maxima, dim=1)
         per_head = log_share.view(num_kv_heads, -1, group, tokens).amax(3)
         layer_votes = per_head.permute(1, 0, 2).reshape(per_head.shape[1], -1).logsumexp(1)
-        self.votes = (
-            layer_votes if self.votes is None else torch.logaddexp(self.votes, layer_votes)
-        )
+        self.votes = layer_votes if self.votes is None else torch.logaddexp(self.votes, layer_votes)
         return maxima.view(num_kv_heads, -1, group, tokens)
 
     def ranking(self, first_token: int) -> list[int]:

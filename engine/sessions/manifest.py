@@ -1,6 +1,7 @@
 """The manifest of a session: what it holds, for whom, and how far it has come. JSON, never pickle."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import tempfile
@@ -8,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hipcli.engine.errors import SessionError
 from hipcli.engine.sessions.identity import FORMAT_VERSION
 
 MANIFEST = "manifest.json"
+TOKENS = "tokens.i32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,21 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write atomically into `folder`."""
         write_json(folder / MANIFEST, dataclasses.asdict(self))
+
+
+def read_tokens(folder: Path, sha256: str) -> np.ndarray:
+    """Token ids of the context in `folder`, int32 [N].
+
+    Raises:
+        SessionError: the file is missing, cut or changed.
+    """
+    try:
+        data = (folder / TOKENS).read_bytes()
+    except OSError as error:
+        raise SessionError(f"session {folder.name} has no token ids: {error}") from None
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise SessionError(f"session {folder.name}: its token ids are damaged")
+    return np.frombuffer(data, dtype="<i4").astype(np.int32)
 
 
 def write_json(path: Path, data: Any, *, sync: bool = True) -> None:

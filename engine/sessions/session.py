@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from hipcli.engine.errors import SessionError
-from hipcli.engine.sessions.manifest import Manifest, write_json
+from hipcli.engine.sessions.manifest import TOKENS, Manifest, read_tokens, write_json
 from hipcli.engine.store.pages import KVStore, layer_files, num_pages
 
 PROGRESS = "progress.json"
-TOKENS = "tokens.i32"
 PARTIAL_SUFFIX = ".partial"
 
 # Pages reach the disk by themselves within seconds; a power cut may take what is younger than this.
@@ -112,20 +111,8 @@ class Session:
         return cls(folder, manifest, done)
 
     def context_ids(self) -> np.ndarray:
-        """Token ids of the context, int32.
-
-        Raises:
-            SessionError: the file is cut or changed.
-        """
-        import hashlib
-
-        try:
-            data = (self.folder / TOKENS).read_bytes()
-        except OSError as error:
-            raise SessionError(f"session {self.id}: {error}") from None
-        if hashlib.sha256(data).hexdigest() != self.manifest.tokens_sha256:
-            raise SessionError(f"session {self.id}: its token ids are damaged")
-        return np.frombuffer(data, dtype="<i4").astype(np.int32)
+        """Token ids of the context, int32 [N]; raises SessionError as `read_tokens` does."""
+        return read_tokens(self.folder, self.manifest.tokens_sha256)
 
     def map_into(self, store: KVStore) -> None:
         """Lay the files under the store: written through while partial, read-only when complete."""
@@ -168,11 +155,6 @@ class Session:
                 finally:
                     os.close(fd)
         self._synced_tokens, self._synced_at = self.tokens_done, time.monotonic()
-
-    def num_bytes(self) -> int:
-        """Bytes on disk."""
-        files = (path for path in self.folder.rglob("*") if path.is_file())
-        return sum(path.stat().st_blocks * 512 for path in files)
 
 
 def _write_private(path: Path, data: bytes) -> None:

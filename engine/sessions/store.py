@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from hipcli.engine.errors import SessionError
-from hipcli.engine.sessions.manifest import Manifest
+from hipcli.engine.sessions.manifest import Manifest, read_tokens
 
 CACHEDIR_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Saved contexts of hip.\n"
 PARTIAL_SUFFIX = ".partial"
@@ -176,6 +177,14 @@ class SessionStore:
             ids = ", ".join(record.id for record in matches)
             raise SessionError(f"'{wanted}' fits several sessions: {ids}", "give more digits")
         return matches[0]
+
+    def context(self, record: SessionRecord) -> np.ndarray:
+        """Token ids of a session's context, int32 [N], so that no document is read again.
+
+        Raises:
+            SessionError: they are missing or damaged.
+        """
+        return read_tokens(record.path, Manifest.read(record.path).tokens_sha256)
 
     def remove(self, record: SessionRecord) -> None:
         """Delete a session. A process that reads it goes on undisturbed.

@@ -98,7 +98,9 @@ def attend_rows(
             tail_start = num_keys - causal.shape[1]
             overlap = max(start, tail_start)
             if overlap < end:
-                scores[:, :, overlap - start :] += causal[:, overlap - tail_start : end - tail_start]
+                scores[:, :, overlap - start :] += causal[
+                    :, overlap - tail_start : end - tail_start
+                ]
         new_peak = torch.maximum(peak, scores.amax(-1, keepdim=True))
         # A row may see nothing of a tile: keep exp(-inf - -inf) out.
         shift = torch.where(new_peak.isinf(), 0.0, new_peak)

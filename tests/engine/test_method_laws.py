@@ -16,8 +16,15 @@ from tests.engine.tiny import decode_logits, prefill_logits, random_ids, stock_l
 
 SPARSE = {
     "hip": lambda: HipMethod(
-        HipConfig(sink_tokens=64, window_tokens=128, budget_tokens=128, prefill_budget_tokens=128,
-                  dense_tokens=0, candidate_tokens=256, query_distance_tokens=200)
+        HipConfig(
+            sink_tokens=64,
+            window_tokens=128,
+            budget_tokens=128,
+            prefill_budget_tokens=128,
+            dense_tokens=0,
+            candidate_tokens=256,
+            query_distance_tokens=200,
+        )
     ),
     "window": lambda: WindowMethod(WindowConfig(sink_tokens=64, window_tokens=128)),
 }
@@ -91,7 +98,10 @@ def test_window_equals_masked_attention_at_packed_positions() -> None:
             kv_head = head // (heads // runner.layout.num_kv_heads)
             rotated_q = rotate(q[position, head].double(), packed[-1], inverse)
             rotated_k = torch.stack(
-                [rotate(k[j, kv_head].double(), p, inverse) for j, p in zip(keys, packed, strict=True)]
+                [
+                    rotate(k[j, kv_head].double(), p, inverse)
+                    for j, p in zip(keys, packed, strict=True)
+                ]
             )
             weights = torch.softmax(rotated_k @ rotated_q * head_dim**-0.5, 0)
             expected = weights @ v[keys, kv_head].double()

@@ -23,8 +23,15 @@ LENGTH = 333
 
 def wide_hip() -> HipMethod:
     """`hip` with a budget that covers more than the context of these tests."""
-    return HipMethod(HipConfig(sink_tokens=64, window_tokens=64, dense_tokens=0,
-                               prefill_budget_tokens=512, budget_tokens=512))
+    return HipMethod(
+        HipConfig(
+            sink_tokens=64,
+            window_tokens=64,
+            dense_tokens=0,
+            prefill_budget_tokens=512,
+            budget_tokens=512,
+        )
+    )
 
 
 METHODS = {"dense": DenseMethod, "hip": wide_hip}

@@ -34,8 +34,15 @@ CHUNK = 128
 
 def method() -> HipMethod:
     return HipMethod(
-        HipConfig(sink_tokens=64, window_tokens=128, budget_tokens=128, prefill_budget_tokens=128,
-                  dense_tokens=0, candidate_tokens=256, query_distance_tokens=200)
+        HipConfig(
+            sink_tokens=64,
+            window_tokens=128,
+            budget_tokens=128,
+            prefill_budget_tokens=128,
+            dense_tokens=0,
+            candidate_tokens=256,
+            query_distance_tokens=200,
+        )
     )
 
 
@@ -44,7 +51,9 @@ def runner() -> Runner:
     return Runner(tiny_model("llama"))
 
 
-def request(directory: Path | None, *, length: int = CONTEXT_TOKENS, **changes: object) -> AskRequest:
+def request(
+    directory: Path | None, *, length: int = CONTEXT_TOKENS, **changes: object
+) -> AskRequest:
     fields = {
         "context_ids": random_ids(length, seed=5).numpy().astype(np.int32),
         "question_ids": [7, 8, 9, 10],
@@ -71,8 +80,14 @@ def read(runner: Runner, ask: AskRequest) -> tuple[Context, list[Event]]:
 
 def answer(runner: Runner, context: Context, ask: AskRequest) -> list[int]:
     answerer = Answerer(
-        runner, method(), context.store, ask, budget_tokens=128, vote_distance_tokens=200,
-        separator_ids=[11], stop_ids=frozenset(),
+        runner,
+        method(),
+        context.store,
+        ask,
+        budget_tokens=128,
+        vote_distance_tokens=200,
+        separator_ids=[11],
+        stop_ids=frozenset(),
     )
     return list(answerer.tokens())
 
