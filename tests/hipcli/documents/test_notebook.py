@@ -116,16 +116,16 @@ def test_escaped_surrogates_and_marks() -> None:
     assert read(data).text == "a\ufffdb\nc"
 
 
+KEYS = [
+    *("cells", "cell_type", "source", "outputs", "output_type", "data", "text", "worksheets"),
+    *("input", "ename", "text/plain", "image/png", "stream", "error", "code", "nbformat"),
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(
-                "cells cell_type source outputs output_type data text worksheets input ename"
-                " text/plain image/png stream error code nbformat".split()
-            )
-            | st.text(max_size=5),
+            st.sampled_from(KEYS) | st.text(max_size=5),
             inner,
             max_size=5,
         )

@@ -229,7 +229,10 @@ def test_lists_of_files() -> None:
 
 
 def test_names_are_the_same_in_every_locale() -> None:
-    code = "from hipcli.documents import printable_name; import sys; print(ascii(printable_name(sys.argv[1])))"
+    code = (
+        "from hipcli.documents import printable_name; import sys;"
+        "print(ascii(printable_name(sys.argv[1])))"
+    )
     for locale in ("C", "C.UTF-8"):
         environment = {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
         done = subprocess.run(

@@ -90,7 +90,7 @@ def test_the_users_word_beats_a_guess_and_yields_to_certainty() -> None:
     assert read(data, "mac_roman").text == data.decode("mac_roman")
     assert read("Größe".encode(), "cp1252").text == "Größe"
     # Pure ASCII can be an encoding in disguise.
-    assert read("Gr+APYA3w-e".encode(), "utf-7").text == "Größe"
+    assert read(b"Gr+APYA3w-e", "utf-7").text == "Größe"
 
 
 def test_a_lone_bad_byte_far_in_costs_one_character() -> None:

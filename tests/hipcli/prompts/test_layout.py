@@ -21,7 +21,8 @@ def test_a_document_between_its_delimiters() -> None:
 def test_pages_are_marked_and_labels_said_where_they_differ() -> None:
     book = paged("b.pdf", ["preface", "", "first"], ["xii", None, None])
     assert render(corpus(book)) == (
-        '<document name="b.pdf">\n[page 1, printed as xii]\npreface\n[page 3]\nfirst\n</document>\n\n'
+        '<document name="b.pdf">\n[page 1, printed as xii]\npreface\n'
+        "[page 3]\nfirst\n</document>\n\n"
     )
 
 
