@@ -10,8 +10,6 @@ import codecs
 import re
 from dataclasses import dataclass
 
-from charset_normalizer import from_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class _SingleByte:
@@ -136,6 +134,9 @@ def guess_legacy(sample: bytes, sure: bool) -> str | None:
         return encoding
     if sure:
         return None
+    # Rarely needed, and slow to import.
+    from charset_normalizer import from_bytes
+
     match = from_bytes(sample).best()
     if match is not None and match.encoding not in ("ascii", "utf_8"):
         return match.encoding

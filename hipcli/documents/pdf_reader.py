@@ -126,6 +126,9 @@ def _take_error(event: dict[str, Any], progress: _Progress, hints: Hints) -> Non
                 "Put the password into a file and give --password-file FILE.",
             )
         raise Refusal("pdf_password", "the password does not open the PDF")
+    if event["code"] == "security":
+        reason = "the PDF is encrypted in a way that only its publisher's program opens"
+        raise Refusal("pdf_password", reason)
     if event["code"] == "memory":
         raise WorkerDied("out of memory")
     if progress.pages is None:
@@ -231,5 +234,5 @@ def _no_text(pages: list[Page], notes: list[tuple[str, str]]) -> Refusal:
     if kinds == {"garbled"}:
         reason = f"no text: {total} garbled (fonts that do not say what letters they show)"
         return Refusal("pdf_no_text", reason, _OCR_HINT)
-    what = [message for _, message in (notes or _page_warnings(pages))]
+    what = [message for _, message in (*_page_warnings(pages), *notes)]
     return Refusal("pdf_failed", "no page can be read: " + "; ".join(what))

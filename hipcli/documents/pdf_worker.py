@@ -101,9 +101,10 @@ def _serve_pdfium(data: bytes, request: dict[str, Any], out: BinaryIO) -> bool:
         pdf = _open_pdfium(data, request["password"])
         num_pages = len(pdf)
     except pdfium.PdfiumError as error:
-        if error.err_code != pdfium.raw.FPDF_ERR_PASSWORD:
+        codes = {pdfium.raw.FPDF_ERR_PASSWORD: "password", pdfium.raw.FPDF_ERR_SECURITY: "security"}
+        if error.err_code not in codes:
             return False
-        _emit(out, event="error", code="password", message="")
+        _emit(out, event="error", code=codes[error.err_code], message=str(error))
         return True
     _emit(out, event="open", pages=num_pages)
     doubtful: dict[int, float] = {}
