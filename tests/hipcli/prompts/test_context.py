@@ -192,7 +192,9 @@ def test_appended_documents_leave_what_stands_before_them() -> None:
         {"spans": [[0, None]]},
         {"spans": [[0, None, None, "a", 9, 12]]},
         {"first_lines": "!"},
-        {"first_lines": "eJwDAAAAAAE="},
+        {"first_lines": "4!"},
+        {"first_lines": ""},
+        {"first_lines": "1eJwDAAAAAAE="},
         {"last_lines": 3},
     ],
 )
