@@ -53,7 +53,7 @@ def read(data: bytes, hints: Hints) -> Content:
     _mark_scans(progress.pages)
     texts = mend_hyphens([clean_page(drop_surrogates(page.text)) for page in progress.pages])
     for page, text in zip(progress.pages, texts, strict=True):
-        page.text = text + _form_text(page.fields)
+        page.text = "\n".join(part for part in (text, _form_text(page.fields)) if part)
         if page.fields and page.status in ("empty", "image-only"):
             page.status = "text"
     return _content(progress.pages, progress.notes)
@@ -171,7 +171,7 @@ def _form_text(fields: list[list[str]]) -> str:
     if not fields:
         return ""
     lines = (f"{name}: {value}" for name, value in fields)
-    return "\n[form fields]\n" + drop_surrogates("\n".join(lines)).replace("\r", "\n")
+    return "[form fields]\n" + clean_page(drop_surrogates("\n".join(lines)))
 
 
 def _content(found: list[_Found], notes: list[tuple[str, str]]) -> Content:

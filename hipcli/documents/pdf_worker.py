@@ -168,7 +168,9 @@ def _page_text(page: Any, textpage: Any) -> str:
     media = page.get_mediabox()
     width, height = media[2] - media[0], media[3] - media[1]
     margins = (left - media[0], media[2] - right, bottom - media[1], media[3] - top)
-    if max(margins[:2]) > 0.2 * width or max(margins[2:]) > 0.2 * height:
+    cropped = max(margins[:2]) > 0.2 * width or max(margins[2:]) > 0.2 * height
+    # A box of next to nothing is a mistake, not a crop.
+    if cropped and right - left > 0.1 * width and top - bottom > 0.1 * height:
         return textpage.get_text_bounded(left - 3, bottom - 3, right + 3, top + 3)
     return textpage.get_text_range()
 

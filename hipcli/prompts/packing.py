@@ -12,10 +12,8 @@ _DTYPES = {"1": "<i1", "2": "<i2", "4": "<i4"}
 def pack(values: np.ndarray) -> str:
     """Integers as text: in the fewest bytes that hold them all, compressed, base64."""
     values = np.ascontiguousarray(values, dtype="<i4")
-    for width, dtype in _DTYPES.items():
-        narrow = values.astype(dtype)
-        if np.array_equal(narrow, values):
-            break
+    width = next(w for w, dtype in _DTYPES.items() if np.array_equal(values.astype(dtype), values))
+    narrow = values.astype(_DTYPES[width])
     return width + base64.b64encode(zlib.compress(narrow.tobytes(), 6)).decode("ascii")
 
 

@@ -111,6 +111,13 @@ def test_password_is_never_shown() -> None:
     assert "tulip" not in refused.reason + refused.hint
 
 
+def test_a_page_that_is_all_form() -> None:
+    def only_form(canvas: Canvas) -> None:
+        canvas.acroForm.textfield(name="owner", value="Mara\x07Quill", x=72, y=680)
+
+    assert read(pdfs.draw(only_form)).text == "[form fields]\nowner: Mara\ufffdQuill"
+
+
 def form(canvas: Canvas) -> None:
     canvas.drawString(72, 720, "Application for a boat licence")
     shared = {"borderColor": colors.black, "fillColor": colors.white}
@@ -210,6 +217,10 @@ def test_rotated_page_loses_nothing_and_cropped_page_is_cropped() -> None:
         writer.pages[0].cropbox = RectangleObject((0, 0, 300, 842))
         writer.pages[1].cropbox = RectangleObject((300, 0, 595, 842))
 
+    def crop_to_nothing(writer: PdfWriter) -> None:
+        writer.pages[0].cropbox = RectangleObject((0, 0, 1, 1))
+
+    assert "right page" in read(pdfs.rewrite(pdfs.draw(spread), crop_to_nothing)).text
     assert page_texts(read(pdfs.rewrite(pdfs.draw(spread, spread), crop))) == [
         "left page",
         "right page",
