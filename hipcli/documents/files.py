@@ -8,6 +8,8 @@ from hipcli.documents.refusal import Refusal
 
 # A file named on the command line may be large, but not without bound.
 MAX_BYTES = 2 << 30
+# Names of descriptors that are open already: what a shell passes for <(command).
+DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 _OPEN_FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_NONBLOCK", 0)

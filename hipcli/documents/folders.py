@@ -4,13 +4,15 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import pathspec
+from typing import TYPE_CHECKING
 
 from hipcli.documents import git_listing, plain_listing, skip_rules
 from hipcli.documents.options import ReadOptions
 from hipcli.documents.refusal import Refusal
 from hipcli.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    import pathspec
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def list_folder(root: str, options: ReadOptions) -> list[FolderEntry]:
     return [rules.resolve_link(entry, entries) if entry.link else entry for entry in ordered]
 
 
-def compile_patterns(patterns: tuple[str, ...], flag: str) -> pathspec.GitIgnoreSpec | None:
+def compile_patterns(patterns: tuple[str, ...], flag: str) -> "pathspec.GitIgnoreSpec | None":
     """Patterns as in .gitignore, None when there are none.
 
     Raises:
@@ -63,6 +65,9 @@ def compile_patterns(patterns: tuple[str, ...], flag: str) -> pathspec.GitIgnore
     """
     if not patterns:
         return None
+    # Slow to import, and most calls have no patterns.
+    import pathspec
+
     try:
         return pathspec.GitIgnoreSpec.from_lines(patterns)
     except ValueError as error:
@@ -83,19 +88,10 @@ class _Rules:
     def prunes(self, relative: str) -> Refusal | None:
         """Why nothing of the folder `relative` is read, None if it is looked into."""
         name = relative.rpartition("/")[2]
-        if name == ".git":
-            return Refusal("git", "git's own data", "", "skipped", "folder")
-        if not self.options.hidden and name.startswith("."):
-            return Refusal("hidden", "hidden", "Read it with --hidden.", "skipped", "folder")
-        if skip_rules.is_vendored(name):
-            return Refusal(
-                "vendored",
-                "holds code of others",
-                "Name the folder itself to read it.",
-                "skipped",
-                "folder",
-            )
-        return None
+        refusal = skip_rules.check_folder(name)
+        if refusal is None and not self.options.hidden and name.startswith("."):
+            refusal = Refusal("hidden", "hidden", "Read it with --hidden.", "skipped", "folder")
+        return refusal
 
     def entry(self, relative: str) -> FolderEntry:
         """What to do about the file `relative`, as far as paths and metadata tell."""

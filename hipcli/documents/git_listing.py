@@ -36,9 +36,11 @@ def list_files(root: str) -> list[str] | None:
         naming it says more than the rule.
     """
     top = find_top(root)
-    git = shutil.which("git")
-    if top is None or git is None:
+    found = shutil.which("git")
+    if top is None or found is None:
         return None
+    # It runs in `root`: a relative entry of PATH must not find a program there.
+    git = os.path.abspath(found)
     # Naming both keeps `core.worktree` and variables such as GIT_DIR, which are set inside hooks,
     # from answering for another repository.
     command = [git, *_SAFE, f"--git-dir={os.path.join(top, '.git')}", f"--work-tree={top}"]

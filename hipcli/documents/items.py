@@ -74,33 +74,31 @@ def _items(sources: Sequence[str], options: ReadOptions) -> Iterator[Item]:
         real = os.path.realpath(path)
         if real in seen:
             refusal = Refusal("repeated", "named before", status="skipped")
-            yield Item(printable_name(source), path, refusal=refusal)
+            yield Item(_shown(source), path, refusal=refusal)
         elif os.path.isdir(path):
             yield from _new_items(_folder_items(source, path, options), named, seen)
         else:
-            yield Item(printable_name(source), path)
+            yield Item(_shown(source), path)
         seen.add(real)
 
 
 def _new_items(items: Iterator[Item], named: set[str], seen: set[str]) -> Iterator[Item]:
-    """The items of a folder that are not read elsewhere."""
+    """The items of a folder that are neither read nor reported elsewhere."""
     for item in items:
-        real = os.path.realpath(item.path)
-        if item.relative is not None and (real in seen or real in named):
-            continue
-        if item.refusal is None:
-            seen.add(real)
-        yield item
+        # A link that is not read is its own thing, whatever it leads to.
+        key = os.path.realpath(item.path) if item.refusal is None else item.path
+        if item.relative is None or not (key in seen or key in named):
+            seen.add(key)
+            yield item
 
 
 def _folder_items(source: str, path: str, options: ReadOptions) -> Iterator[Item]:
     try:
         entries = folders.list_folder(path, options)
     except Refusal as refusal:
-        yield Item(printable_name(source), path, refusal=refusal)
+        yield Item(_shown(source), path, refusal=refusal)
         return
-    shown = os.path.normpath(source)
-    prefix = "" if shown == "." else shown.rstrip("/") + "/"
+    prefix = "" if os.path.normpath(source) == "." else os.path.join(os.path.normpath(source), "")
     for entry in entries:
         file = os.path.join(path, entry.relative)
         if entry.link and entry.refusal is None:
@@ -109,7 +107,12 @@ def _folder_items(source: str, path: str, options: ReadOptions) -> Iterator[Item
         yield Item(printable_name(prefix + entry.relative), file, entry.relative, entry.refusal)
     if not entries:
         empty = Refusal("empty_folder", "nothing in it to read", "", "skipped", "folder")
-        yield Item(printable_name(source), path, refusal=empty)
+        yield Item(_shown(source), path, refusal=empty)
+
+
+def _shown(source: str) -> str:
+    # "./a.md" and "a.md" are one file to the user, and should be one to a saved session.
+    return printable_name(os.path.normpath(source))
 
 
 def _check_there(named: list[Item]) -> None:

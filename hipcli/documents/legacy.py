@@ -10,8 +10,6 @@ import codecs
 import re
 from dataclasses import dataclass
 
-from charset_normalizer import from_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class _SingleByte:
@@ -116,6 +114,7 @@ _DOUBLE_BYTE = (
         needs=re.compile(rb"[\xa4\xa5][\xa1-\xf6]"),
     ),
 )
+_BEYOND_ASCII_PAIR = re.compile(r"[^\x00-\x7f]{2}")
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -135,6 +134,9 @@ def guess_legacy(sample: bytes, sure: bool) -> str | None:
         return encoding
     if sure:
         return None
+    # Rarely needed, and slow to import.
+    from charset_normalizer import from_bytes
+
     match = from_bytes(sample).best()
     if match is not None and match.encoding not in ("ascii", "utf_8"):
         return match.encoding
@@ -151,7 +153,8 @@ def _decode_sample(sample: bytes, encoding: str) -> str | None:
 def _score_single(sample: bytes, table: _SingleByte) -> float:
     """Share of characters beyond ASCII that speak for an encoding, less what speaks against."""
     text = _decode_sample(sample, table.encoding)
-    if text is None:
+    # Letters that only stand alone prove nothing: any stray byte is one in some alphabet.
+    if text is None or not (table.latin or _BEYOND_ASCII_PAIR.search(text)):
         return 0.0
     beyond = sum(c > "\x7f" for c in text)
     good = float(sum(c in table.signs or c in table.letters for c in text))

@@ -79,8 +79,11 @@ def check_encoding(encoding: str) -> str:
     """
     try:
         name = codecs.lookup(encoding).name
-        # bytes.decode refuses codecs that do not turn bytes into text; b"" costs nothing.
-        b"".decode(name)
+        # Python tells codecs that turn bytes into bytes (base64) only when they are used.
+        b"x".decode(name, "replace")
+    except UnicodeError:
+        # Half a character: an encoding of text all right.
+        pass
     except (LookupError, ValueError) as error:
         raise UsageError(
             f"unknown text encoding {encoding!r}",

@@ -53,7 +53,7 @@ def read(data: bytes, hints: Hints) -> Content:
     _mark_scans(progress.pages)
     texts = mend_hyphens([clean_page(drop_surrogates(page.text)) for page in progress.pages])
     for page, text in zip(progress.pages, texts, strict=True):
-        page.text = text + _form_text(page.fields)
+        page.text = "\n".join(part for part in (text, _form_text(page.fields)) if part)
         if page.fields and page.status in ("empty", "image-only"):
             page.status = "text"
     return _content(progress.pages, progress.notes)
@@ -126,6 +126,9 @@ def _take_error(event: dict[str, Any], progress: _Progress, hints: Hints) -> Non
                 "Put the password into a file and give --password-file FILE.",
             )
         raise Refusal("pdf_password", "the password does not open the PDF")
+    if event["code"] == "security":
+        reason = "the PDF is encrypted in a way that only its publisher's program opens"
+        raise Refusal("pdf_password", reason)
     if event["code"] == "memory":
         raise WorkerDied("out of memory")
     if progress.pages is None:
@@ -168,7 +171,7 @@ def _form_text(fields: list[list[str]]) -> str:
     if not fields:
         return ""
     lines = (f"{name}: {value}" for name, value in fields)
-    return "\n[form fields]\n" + drop_surrogates("\n".join(lines)).replace("\r", "\n")
+    return "[form fields]\n" + clean_page(drop_surrogates("\n".join(lines)))
 
 
 def _content(found: list[_Found], notes: list[tuple[str, str]]) -> Content:
@@ -231,5 +234,5 @@ def _no_text(pages: list[Page], notes: list[tuple[str, str]]) -> Refusal:
     if kinds == {"garbled"}:
         reason = f"no text: {total} garbled (fonts that do not say what letters they show)"
         return Refusal("pdf_no_text", reason, _OCR_HINT)
-    what = [message for _, message in (notes or _page_warnings(pages))]
+    what = [message for _, message in (*_page_warnings(pages), *notes)]
     return Refusal("pdf_failed", "no page can be read: " + "; ".join(what))

@@ -39,7 +39,7 @@ def is_garbled(text: str, unmapped: float) -> bool:
         unmapped: share of characters for which the font has no map to Unicode, 0 to 1.
     """
     unreadable = len(_UNREADABLE.findall(text.replace("\x02", "")))
-    if unreadable > 0.2 * sum(map(len, text.split())):
+    if unreadable > 0.1 * sum(map(len, text.split())):
         return True
     return unmapped > 0.3 and not _looks_readable(text)
 
@@ -77,7 +77,7 @@ def clean_page(text: str) -> str:
         text = re.sub(r"(?<=\w)[\x02\ufffe](?=\n?\w)", HYPHEN_MARK, text)
         text = re.sub(rf"\u00ad(?:{HYPHEN_MARK}|\n(?=\w))", HYPHEN_MARK, text).replace("\u00ad", "")
     text = _UNREADABLE.sub("\ufffd", text.replace("\x0c", "\n"))
-    return re.sub(r"[ \t]+\n", "\n", text).strip("\n")
+    return re.sub(r"[ \t]+\n", "\n", text).strip("\n").rstrip()
 
 
 def mend_hyphens(pages: list[str]) -> list[str]:

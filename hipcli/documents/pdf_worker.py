@@ -11,6 +11,7 @@ Pages come from pdfium and as soon as they are read, so that what ends this proc
 Then pypdf adds form values, and a second opinion on pages where pdfium found nothing or garbage.
 """
 
+import itertools
 import json
 import logging
 import math
@@ -100,20 +101,23 @@ def _serve_pdfium(data: bytes, request: dict[str, Any], out: BinaryIO) -> bool:
         pdf = _open_pdfium(data, request["password"])
         num_pages = len(pdf)
     except pdfium.PdfiumError as error:
-        if error.err_code != pdfium.raw.FPDF_ERR_PASSWORD:
+        codes = {pdfium.raw.FPDF_ERR_PASSWORD: "password", pdfium.raw.FPDF_ERR_SECURITY: "security"}
+        if error.err_code not in codes:
             return False
-        _emit(out, event="error", code="password", message="")
+        _emit(out, event="error", code=codes[error.err_code], message=str(error))
         return True
     _emit(out, event="open", pages=num_pages)
-    doubtful = []
+    doubtful: dict[int, float] = {}
     for index in range(request["first_page"], num_pages):
         page = _read_page(pdf, index)
         _emit(out, event="page", index=index, **page)
         if page["garbled"] or not (page["text"] or "").strip() and page["image_share"] < 0.5:
-            doubtful.append(index)
+            # Where pdfium found no map to Unicode, pypdf finds none either: it must convince.
+            doubtful[index] = 1.0 if page["garbled"] else 0.0
     form_type = pdf.get_formtype()
     if form_type or doubtful:
-        _serve_extras(data, request, doubtful[:_SECOND_OPINIONS], bool(form_type), out)
+        again = dict(itertools.islice(doubtful.items(), _SECOND_OPINIONS))
+        _serve_extras(data, request, again, bool(form_type), out)
     xfa = form_type in (pdfium.raw.FORMTYPE_XFA_FULL, pdfium.raw.FORMTYPE_XFA_FOREGROUND)
     _emit(out, event="end", xfa=xfa)
     return True
@@ -164,7 +168,9 @@ def _page_text(page: Any, textpage: Any) -> str:
     media = page.get_mediabox()
     width, height = media[2] - media[0], media[3] - media[1]
     margins = (left - media[0], media[2] - right, bottom - media[1], media[3] - top)
-    if max(margins[:2]) > 0.2 * width or max(margins[2:]) > 0.2 * height:
+    cropped = max(margins[:2]) > 0.2 * width or max(margins[2:]) > 0.2 * height
+    # A box of next to nothing is a mistake, not a crop.
+    if cropped and right - left > 0.1 * width and top - bottom > 0.1 * height:
         return textpage.get_text_bounded(left - 3, bottom - 3, right + 3, top + 3)
     return textpage.get_text_range()
 
@@ -203,15 +209,17 @@ def _images(page: Any) -> tuple[float, int]:
 
 
 def _serve_extras(
-    data: bytes, request: dict[str, Any], doubtful: list[int], form: bool, out: BinaryIO
+    data: bytes, request: dict[str, Any], again: dict[int, float], form: bool, out: BinaryIO
 ) -> None:
-    """Form values and second opinions by pypdf; one broken page does not cost the others."""
+    """Form values and second opinions by pypdf; one broken page does not cost the others.
+
+    Args:
+        again: pages to read again, and the share of their characters taken to have no map.
+    """
     reader = pdf_second.open_reader(data, request["password"])
     if reader is None:
         return
-    indices = range(len(reader.pages)) if form else doubtful
-    again = set(doubtful)
-    for index in indices:
+    for index in range(len(reader.pages)) if form else again:
         try:
             page = reader.pages[index]
             fields = pdf_second.form_fields(page) if form else []
@@ -219,7 +227,7 @@ def _serve_extras(
         # pypdf raises errors of many kinds on broken pages.
         except Exception:
             continue
-        if text and is_garbled(text, 0.0):
+        if text and is_garbled(text, again[index]):
             text = None
         if fields or (text and text.strip()):
             _emit(out, event="extra", index=index, text=text, fields=fields)

@@ -16,7 +16,7 @@ _LOCK_FILES = re.compile(
 )
 _VENDORED = re.compile(
     r"node_modules|bower_components|jspm_packages|vendor|third_party|third-party|3rdparty"
-    r"|thirdparty|site\-packages|__pycache__|__pypackages__|venv|virtualenv|Pods|Carthage"
+    r"|thirdparty|site-packages|__pypackages__|venv|virtualenv|Pods|Carthage"
 )
 _SECRET_NAMES = (
     ".env",
@@ -101,9 +101,16 @@ def check_content(relative: str, data: bytes) -> None:
         raise Refusal("minified", "minified (few, very long lines)", _NAME_IT, "skipped")
 
 
-def is_vendored(folder_name: str) -> bool:
-    """Whether a folder of that name holds the code of others."""
-    return _VENDORED.fullmatch(folder_name) is not None
+def check_folder(name: str) -> Refusal | None:
+    """Why nothing is read of a folder of that name, None if it is looked into."""
+    if name == ".git":
+        return Refusal("git", "git's own data", "", "skipped", "folder")
+    if name == "__pycache__":
+        return Refusal("cache", "compiled files", "", "skipped", "folder")
+    if _VENDORED.fullmatch(name):
+        hint = "Name the folder itself to read it."
+        return Refusal("vendored", "holds code of others", hint, "skipped", "folder")
+    return None
 
 
 def is_secret_name(name: str) -> bool:

@@ -81,7 +81,7 @@ def _read_item(item: Item, options: ReadOptions) -> tuple[Document, list[Warning
         if item.path == STDIN:
             assert options.stdin is not None, "_check_usage refuses - without standard input"
             data = options.stdin
-        elif item.relative is None and item.path.startswith(("/dev/fd/", "/proc/self/fd/")):
+        elif item.relative is None and item.path.startswith(files.DESCRIPTORS):
             data = files.read_descriptor(item.path)
         else:
             data = files.read_file(item.path, follow=item.relative is None)

@@ -115,8 +115,14 @@ def token_lines(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     if not len(visible):
         visible = np.array([0])
     last = len(visible) - 1
-    first_at = visible[np.minimum(np.searchsorted(visible, offsets[:, 0]), last)]
-    last_at = visible[np.maximum(np.searchsorted(visible, offsets[:, 1]) - 1, 0)]
+    starts, ends = offsets[:, 0].copy(), offsets[:, 1].copy()
+    # A token can be a part of a character: it is first seen with the token that starts it and
+    # complete with the one that ends it.
+    split = starts[1:] < ends[:-1]
+    starts[1:] += split
+    ends[:-1] -= split
+    first_at = visible[np.minimum(np.searchsorted(visible, starts), last)]
+    last_at = visible[np.maximum(np.searchsorted(visible, ends) - 1, 0)]
     first_lines = np.searchsorted(newlines, first_at) + 1
     last_lines = np.searchsorted(newlines, last_at) + 1
     return first_lines.astype(np.int32), last_lines.astype(np.int32)

@@ -131,8 +131,8 @@ class Context:
     def to_manifest(self) -> dict[str, Any]:
         """What `from_manifest` needs besides the ids: plain JSON types, valid Unicode.
 
-        Lines of tokens are differences, mostly zero: a million tokens take about a hundred
-        kilobytes.
+        Lines of tokens are differences, mostly zero: a million tokens of prose take some tens of
+        kilobytes, of code some hundreds.
         """
         return {
             "version": MANIFEST_VERSION,
