@@ -72,7 +72,8 @@ class Answerer:
         context_tokens = len(self.request.context_ids)
         question = torch.tensor(self.request.question_ids)
         self.method.reset()
-        ballot = Ballot(context_tokens, self.vote_distance_tokens)
+        words = self.request.own_words
+        ballot = Ballot(context_tokens, self.vote_distance_tokens, words)
         asking = QuestionPass(self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS)
         logits = self._run(question, asking, context_tokens)
         self.evidence = ballot.evidence(self.request.prefix_tokens, EVIDENCE_COUNT)

@@ -23,6 +23,8 @@ class AskRequest:
     Args:
         context_ids: int32 [N], everything before the question: chat scaffold and documents.
         question_ids: the rest of the prompt, at least one token.
+        question_span: which of the question's tokens are the asker's own words, [start, end); the
+            rest is scaffold, which every question shares. None means all of them.
         prefix_tokens: how many of the context's first tokens are scaffold and instructions; they
             open the prompt again when passages are reread.
         inputs: the documents, in order.
@@ -36,6 +38,7 @@ class AskRequest:
     question_ids: list[int]
     prefix_tokens: int
     inputs: tuple[InputRecord, ...] = ()
+    question_span: tuple[int, int] | None = None
     answer: str = "auto"
     generation: GenerationConfig = field(default_factory=GenerationConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
@@ -46,5 +49,13 @@ class AskRequest:
             raise ValueError(f"answer is {self.answer!r}; it must be one of {ANSWER_MODES}")
         if len(self.context_ids) == 0 or not self.question_ids:
             raise ValueError("context_ids and question_ids must not be empty")
+        start, end = self.own_words
+        if not 0 <= start < end <= len(self.question_ids):
+            raise ValueError("question_span must be a part of question_ids")
         if not 0 <= self.prefix_tokens <= len(self.context_ids):
             raise ValueError("prefix_tokens must lie within the context")
+
+    @property
+    def own_words(self) -> tuple[int, int]:
+        """`question_span`, or all tokens of the question."""
+        return self.question_span or (0, len(self.question_ids))

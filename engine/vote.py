@@ -1,12 +1,18 @@
 """The heads vote for the passages that a question is about.
 
 While the tokens of a question pass through the model, every query head scores every key of the
-context exactly. Per head and token: the maximum of each page, log-softmax over pages; then the
-maximum over the question's tokens; then log-sum-exp over all heads of all layers. What is high
-after that is where the model looks. Formula found by measurement (docs/log.md); a relative is
-REFORM (compress, gather, recompute; NeurIPS 2025).
+context exactly. Per head and token that gives a share of attention for each page: the softmax over
+the maxima of the pages. Some pages draw attention whatever is asked: the first ones, tables of
+contents, headings. The scaffold around the question ("Question:", the instruction, the turn
+markers) is the same for every question, so what its tokens attend is that common part. A token of
+the question votes with its share times how far, on a log scale, it exceeds the largest share that
+the same head gives for the scaffold. The votes of all tokens and heads are added.
+
+Formula found by measurement (docs/log.md); a relative of the idea is REFORM (compress, gather,
+recompute; NeurIPS 2025).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -25,13 +31,15 @@ class Ballot:
     Args:
         context_tokens: tokens that can be voted for, from position 0.
         distance_tokens: distance between query and keys while scoring.
+        own_words: which tokens of the pass are the asker's own words, [start, end).
 
     Attributes:
-        votes: fp32 [num_pages], log-sum-exp over the heads so far; None before the first layer.
+        votes: fp32 [num_pages], sum over heads and tokens so far; None before the first layer.
     """
 
     context_tokens: int
     distance_tokens: int
+    own_words: tuple[int, int]
     votes: torch.Tensor | None = None
 
     def count(
@@ -66,11 +74,21 @@ class Ballot:
             maxima = torch.cat((maxima, *per_block), 1)
             page_maxima = torch.cat((page_maxima, tail.amax(1, keepdim=True)), 1)
         group = num_heads // num_kv_heads
-        log_share = torch.log_softmax(page_maxima, dim=1)
-        per_head = log_share.view(num_kv_heads, -1, group, tokens).amax(3)
-        layer_votes = per_head.permute(1, 0, 2).reshape(per_head.shape[1], -1).logsumexp(1)
-        self.votes = layer_votes if self.votes is None else torch.logaddexp(self.votes, layer_votes)
+        self._add(page_maxima.unflatten(2, (group, tokens)))
         return maxima.view(num_kv_heads, -1, group, tokens)
+
+    def _add(self, page_maxima: torch.Tensor) -> None:
+        """Add a layer's votes, from fp32 [num_kv_heads, num_pages, group, T]."""
+        log_share = torch.log_softmax(page_maxima, dim=1)
+        start, end = self.own_words
+        words = log_share[..., start:end]
+        scaffold = torch.cat((log_share[..., :start], log_share[..., end:]), dim=-1)
+        # An even share of the context counts as common too: it keeps the logarithm tame.
+        common = torch.full_like(words[..., :1], 1.0 / words.shape[1])
+        if scaffold.shape[-1]:
+            common += scaffold.amax(-1, keepdim=True).exp()
+        votes = (words - common.log()).clamp_(min=0).mul_(words.exp()).sum(dim=(0, 2, 3))
+        self.votes = votes if self.votes is None else self.votes + votes
 
     def ranking(self, first_token: int) -> list[int]:
         """Pages from most votes to fewest, without those that end before `first_token`."""
@@ -104,11 +122,13 @@ class Ballot:
         if self.votes is None:
             return ()
         order = self.ranking(first_token)[:count]
+        votes = self.votes.tolist()
+        order = [page for page in order if votes[page] > 0]
         return tuple(
             Evidence(
                 max(page * PAGE_TOKENS, first_token),
                 min((page + 1) * PAGE_TOKENS, self.context_tokens),
-                (self.votes[page] - self.votes[order[0]]).item(),
+                math.log(votes[page] / votes[order[0]]),
             )
             for page in order
         )

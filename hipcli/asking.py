@@ -158,6 +158,8 @@ class AskRun:
     def _ask(
         self, engine: "Engine", material: Material, question: list[int], view: ProgressView
     ) -> int:
+        from hipcli.prompts import question_range
+
         values = self._settings.values
         kept = {name: values[name] for name in _KEPT_SETTINGS}
         request = self._make_request(
@@ -165,6 +167,7 @@ class AskRun:
             context_ids=material.context.ids,
             prefix_tokens=material.prefix_tokens,
             question_ids=question,
+            question_span=question_range(self._asked.question, engine.tokenizer),
             answer=values["answer"],
             generation=self._settings.generation_config(),
             cache=self._settings.cache_config(),

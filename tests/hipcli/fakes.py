@@ -10,6 +10,9 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+
+from hipcli.app import run
+from hipcli.console import Console
 from hipcli.engine.events import (
     Event,
     Evidence,
@@ -20,9 +23,6 @@ from hipcli.engine.events import (
     SessionInfo,
     Token,
 )
-
-from hipcli.app import run
-from hipcli.console import Console
 
 FIRST_CHARACTER = 16
 

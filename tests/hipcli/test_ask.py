@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
+
 from hipcli.engine.errors import DoesNotFitError, HipError, NotCachedError
 from hipcli.engine.events import Evidence
-
 from tests.hipcli.fakes import FIRST_CHARACTER, FakeEngine, Outcome, run_hip
 
 QUESTION = "Who wrote the letter?"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hipcli.engine.errors import ModelError
 
+from hipcli.engine.errors import ModelError
 from hipcli.version import __version__
 from tests.hipcli.fakes import FakeEngine, FakeTokenizer, run_hip
 

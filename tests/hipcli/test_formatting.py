@@ -1,9 +1,9 @@
 """Numbers, tables and places in words."""
 
 import pytest
-from hipcli.engine.events import Progress
 
 from hipcli import counting, formatting
+from hipcli.engine.events import Progress
 from hipcli.progress import described
 from hipcli.prompts import Passage
 from hipcli.report import place_in_words

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from hipcli.engine.errors import SessionError
 from hipcli.engine.events import Evidence
-
 from tests.hipcli.fakes import FIRST_CHARACTER, FakeEngine, run_hip
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from hipcli.engine.errors import UsageError
 
 from hipcli import options
+from hipcli.engine.errors import UsageError
 from hipcli.settings import parse_size, read_password
 from tests.hipcli.fakes import FakeEngine, run_hip
 
