@@ -1,1 +1,4 @@
-"""The model: runner, KV store, attention methods, sessions. Tokens in, tokens out; no terminal, no paths that a user typed."""
+"""The model: runner, KV store, attention methods, sessions.
+
+Tokens in, tokens out; no terminal, no path that a user typed.
+"""

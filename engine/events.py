@@ -47,7 +47,7 @@ class Token:
 class Evidence:
     """A passage the heads voted for: context tokens [start_token, end_token), best first.
 
-    `score` is the passage's log vote relative to the best passage (0.0 for the best).
+    `score` is the logarithm of the passage's votes over those of the best one (0.0 for it).
     """
 
     start_token: int
@@ -69,7 +69,10 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The end of a request. Durations in seconds; `finish_reason` is stop, length or interrupted."""
+    """The end of a request.
+
+    `finish_reason` is stop, length or interrupted; `timings` are seconds, `memory` bytes.
+    """
 
     answer: str
     finish_reason: str

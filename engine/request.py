@@ -10,7 +10,7 @@ from hipcli.engine.config import ANSWER_MODES, CacheConfig, GenerationConfig
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """A document as the identity of a session sees it: the name the model reads, and the bytes' hash."""
+    """A document in a session's identity: the name the model reads, and the hash of its bytes."""
 
     name: str
     sha256: str

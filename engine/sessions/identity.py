@@ -1,4 +1,4 @@
-"""What makes two contexts the same: a SHA-256 over a tagged record of everything that shapes the KV.
+"""What makes two contexts the same: a SHA-256 over a tagged record of all that shapes the KV.
 
 A wrong hit is the worst fault of a cache, so whatever could change a key or a value is in the
 record, and anything unknown is a difference.

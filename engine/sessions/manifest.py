@@ -1,4 +1,4 @@
-"""The manifest of a session: what it holds, for whom, and how far it has come. JSON, never pickle."""
+"""The manifest of a session: what it holds and for whom. JSON, never pickle."""
 
 import dataclasses
 import hashlib

@@ -21,15 +21,21 @@ _SPACES = np.array(
 class EncodedText(Protocol):
     """Token ids int32 [N] of a text, and the characters [start, end) of each, [N, 2]."""
 
-    ids: np.ndarray
-    offsets: np.ndarray
+    @property
+    def ids(self) -> np.ndarray: ...
+
+    @property
+    def offsets(self) -> np.ndarray: ...
 
 
 class ChatScaffold(Protocol):
     """The ids around the user's turn."""
 
-    prefix_ids: Sequence[int]
-    suffix_ids: Sequence[int]
+    @property
+    def prefix_ids(self) -> Sequence[int]: ...
+
+    @property
+    def suffix_ids(self) -> Sequence[int]: ...
 
 
 class PromptTokenizer(Protocol):

@@ -1,4 +1,4 @@
-"""Sparse attention of a chunk of queries on a CPU: batched matrix products, no mask over the context.
+"""Sparse attention of a chunk of queries on a CPU: batched matrix products, no large mask.
 
 Faster than `reference.py` because it gathers whole pages, folds the query heads of a KV head into
 rows and keeps the scores of one query block in cache; checked against it in the tests.

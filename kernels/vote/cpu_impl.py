@@ -18,7 +18,7 @@ def block_maxima(
         block_size_k: tokens of a block; divides page_size.
 
     Returns:
-        fp32 [num_kv_heads, num_blocks, rows], num_blocks = (end_page - start_page) * page_size / block_size_k.
+        fp32 [num_kv_heads, num_blocks, rows], blocks of the pages in order.
     """
     _, _, num_kv_heads, page_size, head_dim = pages.shape
     rows = q.shape[1]

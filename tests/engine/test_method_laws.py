@@ -72,7 +72,7 @@ def test_window_decode_equals_prefill(runner: Runner) -> None:
 
 
 def test_window_equals_masked_attention_at_packed_positions() -> None:
-    """Independent oracle in fp64: positions and masks spelled out for one layer of one head pair."""
+    """Independent oracle in fp64: positions and masks spelled out."""
     torch.manual_seed(3)
     model = tiny_model("llama")
     runner = Runner(model)
@@ -89,10 +89,7 @@ def test_window_equals_masked_attention_at_packed_positions() -> None:
     inverse = 1.0 / (10000.0 ** (torch.arange(0, head_dim, 2).double() / head_dim))
     for position in (0, 63, 200, 255, 256, 257, 511, 699):
         start = geometry.window_start(position)
-        if start:
-            keys = [*range(64), *range(start, position + 1)]
-        else:
-            keys = list(range(position + 1))
+        keys = [*(range(64) if start else ()), *range(start, position + 1)]
         packed = torch.arange(len(keys)).double()
         for head in (0, heads - 1):
             kv_head = head // (heads // runner.layout.num_kv_heads)
