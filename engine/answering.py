@@ -3,8 +3,8 @@
 attend: the question's tokens, and the answer's, select their own keys per layer and KV head.
 vote: while the question passes, the heads vote for pages (`vote.py`).
 share: the question runs again with the voted pages as the selection of every layer and head.
-reread: the voted pages and the question are run as a short fresh prompt, densely, inside the
-trained window.
+reread: passages around the voted pages and the question are run as a short fresh prompt, densely,
+inside the trained window.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ import torch
 from hipcli.engine.events import Evidence
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
+from hipcli.engine.passages import choose_passages
 from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
@@ -30,6 +31,9 @@ EVIDENCE_COUNT = 8
 # Blocks of the exact selection for the question's tokens.
 QUESTION_BLOCK_TOKENS = 16
 
+MIN_REREAD_TOKENS = 320
+MAX_REREAD_TOKENS = 4096
+
 
 @dataclass(slots=True)
 class Answerer:
@@ -40,7 +44,7 @@ class Answerer:
         method: the attention method the context was read with.
         store: holds the context.
         request: question and settings.
-        budget_tokens: tokens of passages, or of each selection.
+        budget_tokens: tokens of the shared pages, or of each selection.
         vote_distance_tokens: distance between query and keys while voting.
         separator_ids: put between passages that are not neighbours when they are reread.
         stop_ids: tokens that end an answer.
@@ -80,12 +84,12 @@ class Answerer:
         self.mode = self._resolve_mode(context_tokens + len(question))
         if self.mode in ("dense", "attend"):
             return logits, AnswerPass(self.method)
+        if self.mode == "reread":
+            return self._reread(ballot, question)
+        self.store.truncate(context_tokens)
         pages = ballot.pages(self.request.prefix_tokens, self.budget_tokens)
-        if self.mode == "share":
-            self.store.truncate(context_tokens)
-            answering = AnswerPass(self.method, pages)
-            return self._run(question, answering, context_tokens), answering
-        return self._reread(pages, question)
+        answering = AnswerPass(self.method, pages)
+        return self._run(question, answering, context_tokens), answering
 
     def _resolve_mode(self, prompt_tokens: int) -> str:
         room = self.request.generation.max_new_tokens
@@ -95,10 +99,18 @@ class Answerer:
             return self.request.answer
         return "reread" if self._reread_fits() else "share"
 
+    def _reread_tokens(self) -> int:
+        """Budget of reread passages: a small part of what the model was trained on, within limits.
+
+        A small model loses the thread in long prompts; a large one may read more.
+        """
+        return min(max(self.runner.trained_tokens // 24, MIN_REREAD_TOKENS), MAX_REREAD_TOKENS)
+
     def _reread_fits(self) -> bool:
         request = self.request
-        prompt = request.prefix_tokens + self.budget_tokens + len(request.question_ids)
-        room = request.generation.max_new_tokens
+        prompt = request.prefix_tokens + self._reread_tokens() + len(request.question_ids)
+        # Room for a passage that overshoots, separators, and the answer.
+        room = PAGE_TOKENS * 4 + request.generation.max_new_tokens
         return prompt + room <= self.runner.trained_tokens
 
     def _run(self, ids: torch.Tensor, attention: LayerAttention, start: int) -> torch.Tensor:
@@ -106,9 +118,9 @@ class Answerer:
         return self.runner.logits(ids, step)[-1]
 
     def _reread(
-        self, pages: torch.Tensor, question: torch.Tensor
+        self, ballot: Ballot, question: torch.Tensor
     ) -> tuple[torch.Tensor, LayerAttention]:
-        prompt = torch.from_numpy(self._passages(pages).astype(np.int64))
+        prompt = torch.from_numpy(self._passages(ballot).astype(np.int64))
         room = len(prompt) + len(question) + self.request.generation.max_new_tokens
         dense = DenseMethod()
         self.store = KVStore(self.runner.layout, room)
@@ -117,20 +129,20 @@ class Answerer:
         answering = AnswerPass(dense)
         return self._run(question, answering, len(prompt)), answering
 
-    def _passages(self, pages: torch.Tensor) -> np.ndarray:
-        """Scaffold and the given pages in order, with a separator where text is left out."""
+    def _passages(self, ballot: Ballot) -> np.ndarray:
+        """Scaffold and passages, a separator between any two: token ids int32."""
         ids, prefix = self.request.context_ids, self.request.prefix_tokens
         separator = np.array(self.separator_ids, dtype=ids.dtype)
-        parts, reached = [ids[:prefix]], prefix
-        for page in pages.tolist():
-            start = max(page * PAGE_TOKENS, prefix)
-            if start > reached:
-                parts.append(separator)
-            reached = min((page + 1) * PAGE_TOKENS, len(ids))
-            parts.append(ids[start:reached])
-        if reached < len(ids):
-            parts.append(separator)
-        return np.concatenate(parts)
+        passages = choose_passages(
+            ballot.ranking(prefix),
+            first_token=prefix,
+            end_token=len(ids),
+            budget_tokens=self._reread_tokens(),
+        )
+        parts = [ids[:prefix]]
+        for passage in passages:
+            parts += [separator, ids[passage.start : passage.end]]
+        return np.concatenate((*parts, separator))
 
     def tokens(self) -> Iterator[int]:
         """Token ids of the answer, without the one that ends it; sets `finish_reason`."""

@@ -112,7 +112,7 @@ def make_plants(num_plants: int, rng: Random) -> list[Plant]:
 
 def passkey_plant(passkey: str, depth: float) -> Plant:
     """The sentence that gives a passkey away, for a depth from 0.0 to 1.0."""
-    sentence = f"The pass key is {passkey}, and {passkey} is the pass key to remember."
+    sentence = f"Remember this: the pass key is {passkey}. The pass key is {passkey}."
     return Plant(depth, sentence, "What is the pass key?", passkey)
 
 

@@ -9,6 +9,14 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists()
 
 import pytest
 
+from hipcli.options import default_cache_dir
+
+# Where `hip models pull` of whoever runs the tests puts models; tests with the real one read it.
+REAL_MODELS_DIR = Path(
+    os.environ.get("HIP_MODELS_DIR")
+    or Path(os.environ.get("HIP_CACHE_DIR") or default_cache_dir()) / "models"
+)
+
 
 @pytest.fixture(autouse=True)
 def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
