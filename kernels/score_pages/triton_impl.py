@@ -121,8 +121,11 @@ def _score_pages(
     upper = rows
     if BOUNDS:
         upper = tl.maximum(rows, 0.0)
-    upper = tl.trans(upper.to(q.dtype.element_ty))
-    lower = tl.trans(tl.minimum(rows, 0.0).to(q.dtype.element_ty))
+    # fp8 becomes fp16 in one instruction and bf16 in three; fp16 holds its values exactly.
+    NARROW: tl.constexpr = SCALED and q.dtype.element_ty == tl.bfloat16
+    OPERAND: tl.constexpr = tl.float16 if NARROW else q.dtype.element_ty
+    upper = tl.trans(upper.to(OPERAND))
+    lower = tl.trans(tl.minimum(rows, 0.0).to(OPERAND))
     last_page = starts // PAGE_SIZE
     start = tl.program_id(1) * pages_per_program
     end = tl.minimum(start + pages_per_program, num_pages)
@@ -138,9 +141,9 @@ def _score_pages(
         valid = (tile + page < end)[:, None]
         if D_PAD != HEAD_DIM:
             valid = valid & (channel < HEAD_DIM)[None, :]
-        first = tl.load(at_tile, mask=valid, other=0.0).to(q.dtype.element_ty)
+        first = tl.load(at_tile, mask=valid, other=0.0).to(OPERAND)
         if BOUNDS:
-            second = tl.load(at_tile + HEAD_DIM, mask=valid, other=0.0).to(q.dtype.element_ty)
+            second = tl.load(at_tile + HEAD_DIM, mask=valid, other=0.0).to(OPERAND)
             scores = tl.dot(first, lower, input_precision=PRECISION)
             scores = tl.dot(second, upper, scores, input_precision=PRECISION)
         else:
