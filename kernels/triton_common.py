@@ -11,6 +11,7 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime.jit import JITFunction
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
@@ -78,6 +79,23 @@ def dot_precision(dtype: torch.dtype) -> str:
 def pad_channels(channels: int) -> int:
     """Smallest power of two that holds the channels and that a matrix product accepts."""
     return max(16, triton.next_power_of_2(channels))
+
+
+def early_options(early: bool) -> dict[str, bool]:
+    """Launch options of a kernel that begins with `begin(EARLY=True)`."""
+    return {"launch_pdl": True} if early else {}
+
+
+@triton.jit
+def begin(EARLY: tl.constexpr):
+    """The first statement of a kernel that may be launched before its predecessor has ended.
+
+    It waits for everything the predecessor writes, then lets the successor be launched: what
+    overlaps is the launch itself. Needs compute capability 9.0.
+    """
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
 
 
 @triton.jit

@@ -16,7 +16,9 @@ import triton.language as tl
 from ..score_pages.triton_impl import pool_sizes, pooled_columns
 from ..select_blocks.triton_impl import choose, store_blocks
 from ..triton_common import (
+    begin,
     dot_precision,
+    early_options,
     last_arrival,
     pad_channels,
     require_launchable,
@@ -60,7 +62,9 @@ def _score_blocks(
     SCORES_PAD: tl.constexpr,
     SELECTED_PAD: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
     HEAD_DIM: tl.constexpr = POOL[1]
     D_PAD: tl.constexpr = POOL[2]
     head = tl.program_id(1)
@@ -136,11 +140,13 @@ def launch(
     tile: Tile | None = None,
     num_selected: int = 0,
     counters: torch.Tensor | None = None,
+    early: bool = False,
 ) -> torch.Tensor:
     """Score with sizes (block_size_q, block_size_k, query_stride) and a given tile.
 
     Returns the scores; with num_selected > 0 the best blocks instead, as `select_blocks` does.
-    `counters` are as many zeros as rows, and stay so; None makes them.
+    `counters` are as many zeros as rows, and stay so; None makes them. `early` as in
+    `triton_common.begin`.
     """
     block_size_q, block_size_k, query_stride = sizes
     heads, page_size = kv.k_pages.shape[1:3]
@@ -179,8 +185,10 @@ def launch(
         SCORES_PAD=triton.next_power_of_2(num_scores),
         SELECTED_PAD=triton.next_power_of_2(num_selected) if num_selected else 0,
         PRECISION=dot_precision(q.dtype),
+        EARLY=early,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        **early_options(early),
     )
     return chosen if num_selected else out
 

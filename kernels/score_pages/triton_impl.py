@@ -15,7 +15,9 @@ import triton.language as tl
 
 from ..page_index.triton_impl import summarise_page
 from ..triton_common import (
+    begin,
     dot_precision,
+    early_options,
     pad_channels,
     require_launchable,
     require_supported,
@@ -95,7 +97,9 @@ def _score_pages(
     HAS_NEWEST: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
     HEAD_DIM: tl.constexpr = POOL[1]
     D_PAD: tl.constexpr = POOL[2]
     head = tl.program_id(2)
@@ -193,11 +197,13 @@ def launch(
     sizes: tuple[int, int, int],
     tile: Tile | None = None,
     newest: tuple[PagedKV, torch.Tensor] | None = None,
+    early: bool = False,
 ) -> torch.Tensor:
     """Score with sizes (block_size_q, query_stride, sink_tokens) and a given tile.
 
     `newest` = (keys, seqlen_k) also summarises the page of the newest token, which must lie
-    in every block's window: it is written while other pages are scored.
+    in every block's window: it is written while other pages are scored. `early` as in
+    `triton_common.begin`.
     """
     block_size_q, query_stride, sink_tokens = sizes
     heads, num_pages, _, head_dim = index.summaries.shape
@@ -235,8 +241,10 @@ def launch(
         HAS_NEWEST=newest is not None,
         PAGE_SIZE=index.page_size,
         PRECISION=dot_precision(q.dtype),
+        EARLY=early,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        **early_options(early),
     )
     return out
 

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..triton_common import require_launchable
+from ..triton_common import begin, early_options, require_launchable
 
 # A step costs its barriers: few warps with many scores each are faster than many warps.
 CHUNK = 2048
@@ -106,7 +106,9 @@ def _select(
     K_PAD: tl.constexpr,
     HAS_CANDIDATES: tl.constexpr,
     KEEP_SCORES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     position = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -132,8 +134,12 @@ def launch(
     candidates: torch.Tensor | None,
     chunk: int = CHUNK,
     num_warps: int | None = None,
+    early: bool = False,
 ) -> torch.Tensor:
-    """Select with chunks of at most `chunk` scores, a power of two up to 32768."""
+    """Select with chunks of at most `chunk` scores, a power of two up to 32768.
+
+    `early` as in `triton_common.begin`.
+    """
     blocks, heads, n = scores.shape
     rows = scores.flatten(0, 1)
     # A chunk that may keep all of its scores would make no list shorter.
@@ -164,9 +170,11 @@ def launch(
         K_PAD=triton.next_power_of_2(num_selected),
         HAS_CANDIDATES=candidates is not None,
         KEEP_SCORES=several,
+        EARLY=early,
         num_warps=num_warps or min(32, max(4, size // 512)),
+        **early_options(early),
     )
-    return launch(out_scores, num_selected, out, chunk, num_warps) if several else out
+    return launch(out_scores, num_selected, out, chunk, num_warps, early) if several else out
 
 
 def select_blocks(

@@ -20,7 +20,9 @@ import triton.language as tl
 from ..triton_common import (
     LN_2,
     LOG2_E,
+    begin,
     dot_precision,
+    early_options,
     last_arrival,
     load_channels,
     load_rotated,
@@ -130,7 +132,9 @@ def _decode(
     SINK_TOKENS: tl.constexpr,
     KEYS: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
     HALF: tl.constexpr = SIZES[0]
     HEAD_DIM: tl.constexpr = SIZES[1]
     BLOCK_SIZE_K: tl.constexpr = SIZES[2]
@@ -242,8 +246,9 @@ def launch(
     softmax_scale: float,
     counters: torch.Tensor | None = None,
     tile: Tile | None = None,
+    early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend with a given tile."""
+    """Attend with a given tile; `early` as in `triton_common.begin`."""
     num_tokens, num_heads, head_dim = q.shape
     heads, page_size = kv.k_pages.shape[1:3]
     tile = tile or default_tile(num_tokens, heads, plan.local_tokens)
@@ -294,9 +299,11 @@ def launch(
         SINK_TOKENS=plan.sink_tokens,
         KEYS=tile.keys,
         PRECISION=dot_precision(q.dtype),
+        EARLY=early,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         maxnreg=tile.max_registers,
+        **early_options(early),
     )
     return results[0], results[1]
 
