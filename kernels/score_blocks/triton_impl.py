@@ -108,7 +108,7 @@ def _score_blocks(
         at_block = tile // BLOCK_K + small
         tl.store(target + at_block, best, mask=at_block < end * PER_PAGE)
 
-    if SELECTED_PAD > 0:
+    if SELECTED_PAD > 0:  # noqa: SIM102 (this one is decided when the kernel is compiled)
         if last_arrival(counters + row, tl.num_programs(0)):
             position = tl.arange(0, SCORES_PAD)
             # Other programs wrote these: the first-level cache is passed by.
@@ -149,17 +149,17 @@ def launch(
     `triton_common.begin`.
     """
     block_size_q, block_size_k, query_stride = sizes
-    heads, page_size = kv.k_pages.shape[1:3]
+    page_size = kv.k_pages.shape[2]
+    num_blocks, heads, num_candidates = candidate_pages.shape
     group = q.shape[1] // heads
-    num_blocks, _, num_candidates = candidate_pages.shape
     rows = pad_channels(triton.cdiv(block_size_q, query_stride) * group)
     tile = tile or default_tile(rows, num_blocks, num_candidates)
     num_scores = num_candidates * page_size // block_size_k
-    shape = (num_blocks, heads)
-    out = torch.empty((*shape, num_scores), dtype=torch.float32, device=q.device)
-    chosen = torch.empty((*shape, num_selected), dtype=torch.int32, device=q.device)
-    if counters is None and num_selected:
-        counters = torch.zeros(num_blocks * heads, dtype=torch.int32, device=q.device)
+    out = torch.empty((num_blocks, heads, num_scores), dtype=torch.float32, device=q.device)
+    chosen = torch.empty((num_blocks, heads, num_selected), dtype=torch.int32, device=q.device)
+    if counters is None:
+        zeros = num_blocks * heads if num_selected else 0
+        counters = torch.zeros(zeros, dtype=torch.int32, device=q.device)
     grid = (triton.cdiv(num_candidates, tile.pages_per_program), heads, num_blocks)
     _score_blocks[grid](
         q,
@@ -169,7 +169,7 @@ def launch(
         (rope.cos[distance], rope.sin[distance]),
         out,
         chosen,
-        counters if counters is not None else kv.page_table,
+        counters,
         len(q),
         num_candidates,
         tile.pages_per_program,

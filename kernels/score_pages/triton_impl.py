@@ -103,7 +103,7 @@ def _score_pages(
     HEAD_DIM: tl.constexpr = POOL[1]
     D_PAD: tl.constexpr = POOL[2]
     head = tl.program_id(2)
-    if HAS_NEWEST:
+    if HAS_NEWEST:  # noqa: SIM102 (this one is decided when the kernel is compiled)
         # The last program of a head scores nothing: it summarises the page of the newest token.
         if tl.program_id(1) == tl.num_programs(1) - 1:
             k_pages, page_table, seqlen_k = newest
@@ -181,11 +181,15 @@ def pool_sizes(
     return group, head_dim, padded, rope.cos.shape[1], block_size_q, query_stride
 
 
-def default_tile(rows: int, num_blocks: int, num_pages: int) -> Tile:
+def default_tile(rows: int, num_blocks: int, heads: int, num_pages: int) -> Tile:
     """Tile for `rows` padded rows a query block: wide for prefill, many programs for decode."""
-    if num_blocks * rows <= 32:
-        return Tile(64, rows, 64, num_warps=4, num_stages=2)
-    return Tile(128, max(rows, 128), min(4096, num_pages), num_warps=8, num_stages=2)
+    if num_blocks * rows > 32:
+        return Tile(128, max(rows, 128), min(4096, num_pages), num_warps=8, num_stages=2)
+    # Few pages a program while that leaves them all resident, then more pages, prefetched.
+    for pages_per_program in (64, 128):
+        if triton.cdiv(num_pages, pages_per_program) * heads <= 264:
+            return Tile(64, rows, pages_per_program, num_warps=4, num_stages=2)
+    return Tile(64, rows, 256, num_warps=4, num_stages=3)
 
 
 def launch(
@@ -211,7 +215,7 @@ def launch(
     group = num_heads // heads
     num_blocks = len(window_starts)
     rows = pad_channels(triton.cdiv(block_size_q, query_stride) * group)
-    tile = tile or default_tile(rows, num_blocks, num_pages)
+    tile = tile or default_tile(rows, num_blocks, heads, num_pages)
     q_blocks = max(1, tile.rows // rows)
     out = torch.empty((num_blocks, heads, num_pages), dtype=torch.float32, device=q.device)
     chunks = triton.cdiv(num_pages, tile.pages_per_program) + (newest is not None)

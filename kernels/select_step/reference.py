@@ -24,9 +24,7 @@ def select_step_(
     """See `hipcli.kernels.select_step.select_step_`."""
     update_page_index_(index, kv.k_pages, kv.page_table, seqlen_k, len(q))
     queries = (sizes.block_size_q, sizes.query_stride)
-    scores = score_pages(
-        q, index, window_starts, rope, sizes.distance, *queries, sizes.sink_tokens
-    )
+    scores = score_pages(q, index, window_starts, rope, sizes.distance, *queries, sizes.sink_tokens)
     pages = select_blocks(scores, sizes.candidate_pages)
     scores = score_blocks(
         q, kv, pages, rope, sizes.distance, sizes.block_size_q, sizes.block_size_k,

@@ -18,7 +18,6 @@ import triton
 import triton.language as tl
 
 from ..triton_common import (
-    LN_2,
     LOG2_E,
     begin,
     dot_precision,
@@ -32,6 +31,7 @@ from ..triton_common import (
     turn_pairs,
 )
 from ..types import PagedKV, RopeTables, SparsePlan
+from .joining import join_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,57 +53,6 @@ def _chosen_blocks(
     rank = (position - SINK_TOKENS) // BLOCK_SIZE_K
     listed = (position >= SINK_TOKENS) & (rank < num_selected)
     return tl.load(chosen + rank, mask=listed, other=-1)
-
-
-@triton.jit
-def _join_parts(
-    outs,
-    lses,
-    out,
-    lse,
-    row,
-    part_rows,
-    parts,
-    overflow,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PADS: tl.constexpr,
-):
-    """Merge the parts of GROUP query heads from `row` on; their lse is in powers of two."""
-    D_PAD: tl.constexpr = PADS[2]
-    PARTS_PAD: tl.constexpr = PADS[5]
-    GROUP_PAD: tl.constexpr = PADS[6]
-    # As many parts at once as 64 registers a thread hold.
-    FITTING: tl.constexpr = max(1, 8192 // (GROUP_PAD * D_PAD))
-    CHUNK: tl.constexpr = min(PARTS_PAD, FITTING)
-    rows = row + tl.arange(0, GROUP_PAD)
-    valid = tl.arange(0, GROUP_PAD) < GROUP
-    part = tl.arange(0, PARTS_PAD)
-    at = part.to(tl.int64)[:, None] * part_rows + rows[None, :]
-    mask = (part < parts)[:, None] & valid[None, :]
-    # Other programs wrote these: the first-level cache is passed by.
-    part_lse = tl.load(lses + at, mask=mask, other=float("-inf"), cache_modifier=".cg")
-    largest = tl.where(valid, tl.max(part_lse, axis=0), 0.0)
-    total = tl.sum(tl.math.exp2(part_lse - largest[None, :]), axis=0)
-    channel = tl.arange(0, D_PAD)
-    kept = valid[:, None] & (channel < HEAD_DIM)[None, :]
-    acc = tl.zeros([GROUP_PAD, D_PAD], dtype=tl.float32)
-    for first in range(0, parts, CHUNK):
-        few = first + tl.arange(0, CHUNK)
-        at_few = few.to(tl.int64)[:, None] * part_rows + rows[None, :]
-        used = (few < parts)[:, None] & valid[None, :]
-        weight = tl.load(lses + at_few, mask=used, other=float("-inf"), cache_modifier=".cg")
-        weight = tl.math.exp2(weight - largest[None, :])
-        values = tl.load(
-            outs + at_few[:, :, None] * HEAD_DIM + channel[None, None, :],
-            mask=used[:, :, None] & kept[None, :, :], other=0.0, cache_modifier=".cg",
-        )  # fmt: skip
-        acc += tl.sum(values * weight[:, :, None], axis=0)
-    # A plan that broke its promise of local_tokens must not look like an answer.
-    total = tl.where(overflow, float("nan"), total)
-    tl.store(lse + rows, (largest + tl.math.log2(total)) * LN_2, mask=valid)
-    target = out + rows.to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
-    tl.store(target, (acc / total[:, None]).to(out.dtype.element_ty), mask=kept)
 
 
 @triton.jit
@@ -224,7 +173,7 @@ def _decode(
         outs + target[:, None] * HEAD_DIM + channel[None, :], acc / denominator[:, None], mask=mask
     )
     if last_arrival(counters + token * tl.num_programs(1) + head, parts):
-        _join_parts(
+        join_parts(
             outs, lses, out, lse, first_row, part_rows, parts, overflow, GROUP, HEAD_DIM, PADS
         )
 
@@ -235,6 +184,29 @@ def default_tile(num_tokens: int, num_kv_heads: int, local_tokens: int) -> Tile:
     # Two programs fit a multiprocessor: a second round of them costs as much as the first.
     most = max(1, 264 // (num_tokens * num_kv_heads))
     return Tile(128, triton.cdiv(tiles, triton.cdiv(tiles, most)), num_warps=4, num_stages=1)
+
+
+def _pads(half: int, head_dim: int, num_selected: int, group: int, splits: int) -> tuple[int, ...]:
+    """PADS of `_decode`: sizes as powers of two, 0 where nothing is left beside rotary channels."""
+    rest = head_dim - 2 * half
+    return (
+        pad_channels(half),
+        pad_channels(rest) if rest else 0,
+        pad_channels(head_dim),
+        triton.next_power_of_2(max(num_selected, 1)),
+        pad_channels(group),
+        triton.next_power_of_2(splits),
+        triton.next_power_of_2(group),
+    )
+
+
+def _results(q: torch.Tensor, splits: int) -> tuple[torch.Tensor, ...]:
+    """Room for out and lse, and for those of every part."""
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+    outs = torch.empty((splits, *q.shape), dtype=torch.float32, device=q.device)
+    lses = torch.empty((splits, *q.shape[:2]), dtype=torch.float32, device=q.device)
+    return out, lse, outs, lses
 
 
 def launch(
@@ -253,19 +225,10 @@ def launch(
     heads, page_size = kv.k_pages.shape[1:3]
     tile = tile or default_tile(num_tokens, heads, plan.local_tokens)
     half = rope.cos.shape[1] // 2
-    rest = head_dim - 2 * half
     num_selected = plan.block_indices.shape[2]
     if counters is None:
         counters = torch.zeros(num_tokens * heads, dtype=torch.int32, device=q.device)
-    results = tuple(
-        torch.empty(shape, dtype=dtype, device=q.device)
-        for shape, dtype in (
-            (q.shape, q.dtype),
-            (q.shape[:2], torch.float32),
-            ((tile.splits, *q.shape), torch.float32),
-            ((tile.splits, *q.shape[:2]), torch.float32),
-        )
-    )
+    results = _results(q, tile.splits)
     _decode[(tile.splits, heads, num_tokens)](
         q,
         kv.k_pages,
@@ -287,15 +250,7 @@ def launch(
         index_strides=plan.block_indices.stride(),
         GROUP=num_heads // heads,
         SIZES=(half, head_dim, plan.block_size_k, page_size),
-        PADS=(
-            pad_channels(half),
-            pad_channels(rest) if rest else 0,
-            pad_channels(head_dim),
-            triton.next_power_of_2(max(num_selected, 1)),
-            pad_channels(num_heads // heads),
-            triton.next_power_of_2(tile.splits),
-            triton.next_power_of_2(num_heads // heads),
-        ),
+        PADS=_pads(half, head_dim, num_selected, num_heads // heads, tile.splits),
         SINK_TOKENS=plan.sink_tokens,
         KEYS=tile.keys,
         PRECISION=dot_precision(q.dtype),
