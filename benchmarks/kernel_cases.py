@@ -15,10 +15,11 @@ from hipcli.kernels.page_index import new_page_index, update_page_index_
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks
-from hipcli.kernels.sparse_decode import sparse_decode
+from hipcli.kernels.select_step import select_step_
+from hipcli.kernels.select_step import triton_impl as step_impl
 from hipcli.kernels.sparse_decode import triton_impl as decode_impl
 from hipcli.kernels.sparse_prefill import sparse_prefill
-from hipcli.kernels.types import PagedKV, PageIndex, SparsePlan
+from hipcli.kernels.types import PagedKV, PageIndex, RopeTables, SelectionSizes, SparsePlan
 from hipcli.kernels.vote import vote
 
 CHUNK = 8192
@@ -28,6 +29,8 @@ SELECTED_BLOCKS = 128
 DISTANCE = 1024
 DENSE = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
 LOCAL_TOKENS = 256 + 2048 + 1024 + 192
+ONE_QUERY = SelectionSizes(DISTANCE, 1, 16, 1, 256, CANDIDATE_PAGES, SELECTED_BLOCKS)
+QUERY_BLOCKS = SelectionSizes(DISTANCE, 64, 16, 4, 256, CANDIDATE_PAGES, SELECTED_BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class Bench:
         self.length = torch.tensor([context], dtype=torch.int32, device=DEVICE)
         start = (context - 1 - 1024) // 64 * 64
         self.start = torch.tensor([start], dtype=torch.int32, device=DEVICE)
+        self.counters = torch.zeros(CHUNK, dtype=torch.int32, device=DEVICE)
         self.layers = [self._layer() for _ in range(NUM_LAYERS)]
 
     def _layer(self) -> Layer:
@@ -98,34 +102,40 @@ class Bench:
         self.results[name] = round(milliseconds, 5)
         print(f"{self.context:>9,}  {name:44s} {milliseconds:9.4f} ms  {note}", flush=True)
 
-    def select_step(self, layer: Layer, index: PageIndex) -> torch.Tensor:
-        """The selection of one decode step: pages by bounds, blocks exactly."""
-        scores = score_pages(layer.q, index, self.start, self.rope, DISTANCE, 1, 1, 256)
-        pages = select_blocks(scores, CANDIDATE_PAGES)
-        scores = score_blocks(layer.q, layer.kv, pages, self.rope, DISTANCE, 1, 16, 1)
-        return select_blocks(scores, SELECTED_BLOCKS, pages)
+    def attend(self, layer: Layer, plan: SparsePlan, rope: RopeTables, early: bool) -> torch.Tensor:
+        """Attention of one decode step."""
+        return decode_impl.launch(
+            layer.q, layer.kv, plan, rope, self.length, SCALE, self.counters, None, early
+        )[0]
 
-    def full_step(self, layer: Layer, index: PageIndex) -> torch.Tensor:
+    def full_step(
+        self, layer: Layer, index: PageIndex, rope: RopeTables, early: bool
+    ) -> torch.Tensor:
         """Tail summary, selection, attention."""
-        kv = layer.kv
-        update_page_index_(index, kv.k_pages, kv.page_table, self.length, 1)
-        plan = SparsePlan(self.select_step(layer, index), self.start, 1, 16, 256, LOCAL_TOKENS)
-        return sparse_decode(layer.q, kv, plan, self.rope, self.length, SCALE)[0]
-
-    def attend_step(self, layer: Layer) -> torch.Tensor:
-        """Attention with a plan kept from an earlier step."""
-        return sparse_decode(layer.q, layer.kv, layer.plan, self.rope, self.length, SCALE)[0]
+        chosen = step_impl.launch(
+            layer.q, layer.kv, index, self.start, self.length, rope, ONE_QUERY, self.counters,
+            step_impl.Variant(early=early),
+        )  # fmt: skip
+        plan = SparsePlan(chosen, self.start, 1, 16, 256, LOCAL_TOKENS)
+        return self.attend(layer, plan, rope, early)
 
     def decode(self) -> None:
         """The decode targets and the dense baselines."""
         self.dense_decode()
-        layers = self.layers
-        self.show("decode, full selection", graph_ms(lambda x: self.full_step(x, x.index), layers))
-        self.show(
-            "decode, full selection, fp8 index",
-            graph_ms(lambda x: self.full_step(x, x.index_fp8), layers),
-        )
-        self.show("decode, plan cached", graph_ms(self.attend_step, layers))
+        for words, rope, early in (
+            ("", self.rope, False),
+            (", fp16 tables", self.half_rope, False),
+            (", fp16 tables, early", self.half_rope, True),
+        ):
+            for name, run in (
+                ("full selection", lambda x, r, e: self.full_step(x, x.index, r, e)),
+                ("full selection, fp8 index", lambda x, r, e: self.full_step(x, x.index_fp8, r, e)),
+                ("plan cached", lambda x, r, e: self.attend(x, x.plan, r, e)),
+            ):
+                ms = graph_ms(
+                    lambda x, run=run, rope=rope, early=early: run(x, rope, early), self.layers
+                )
+                self.show(f"decode, {name}{words}", ms)
 
     def dense_decode(self) -> None:
         """SDPA over all keys, in a graph."""
@@ -164,8 +174,13 @@ class Bench:
                 CANDIDATE_PAGES * 8 * 16384 / 1e9),
             ("select blocks", lambda x: select_blocks(
                 blocks[places[id(x)]], SELECTED_BLOCKS, pages[places[id(x)]]), 0),
-            ("sparse_decode without merge", lambda x: decode_impl.launch(
+            ("select_step_", lambda x: step_impl.launch(
+                x.q, x.kv, x.index, self.start, self.length, rope, ONE_QUERY, self.counters), 0),
+            ("sparse_decode without counters", lambda x: decode_impl.launch(
                 x.q, x.kv, x.plan, rope, self.length, SCALE), 3392 * 8 * 512 / 1e9),
+            ("sparse_decode", lambda x: decode_impl.launch(
+                x.q, x.kv, x.plan, rope, self.length, SCALE, self.counters),
+                3392 * 8 * 512 / 1e9),
         ):  # fmt: skip
             ms = graph_ms(run, layers)
             self.show(f"decode part: {name}", ms, f"{gigabytes / ms * 1e3:6.0f} GB/s")
@@ -206,14 +221,12 @@ class Bench:
 
     def prefill_chunk(self, layer: Layer, q: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
         """Index update, selection and attention of one chunk."""
-        kv, index, rope = layer.kv, layer.index, self.half_rope
-        update_page_index_(index, kv.k_pages, kv.page_table, self.length, CHUNK)
-        scores = score_pages(q, index, starts, rope, DISTANCE, 64, 4, 256)
-        pages = select_blocks(scores, CANDIDATE_PAGES)
-        scores = score_blocks(q, kv, pages, rope, DISTANCE, 64, 16, 4)
-        chosen = select_blocks(scores, SELECTED_BLOCKS, pages)
+        chosen = select_step_(
+            q, layer.kv, layer.index, starts, self.length, self.half_rope, QUERY_BLOCKS,
+            counters=self.counters,
+        )  # fmt: skip
         plan = SparsePlan(chosen, starts, 64, 16, 256, LOCAL_TOKENS)
-        return sparse_prefill(q, kv, plan, rope, self.length, SCALE)[0]
+        return sparse_prefill(q, layer.kv, plan, self.half_rope, self.length, SCALE)[0]
 
     def dense_prefill(self) -> None:
         """SDPA of the chunk; keys less half a chunk stand for the causal mask's average."""

@@ -11,9 +11,11 @@ from hipcli.kernels.rope import rope as apply_rope
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks
+from hipcli.kernels.select_step import triton_impl as step_impl
 from hipcli.kernels.sparse_decode import sparse_decode
+from hipcli.kernels.sparse_decode import triton_impl as decode_impl
 from hipcli.kernels.sparse_prefill import sparse_prefill
-from hipcli.kernels.types import PagedKV, RopeTables, SparsePlan
+from hipcli.kernels.types import PagedKV, RopeTables, SelectionSizes, SparsePlan
 from hipcli.kernels.vote import vote
 
 # Operands and outputs rounded to bf16 a few times each.
@@ -113,6 +115,31 @@ def check_selection(tokens: int, size: int, stride: int, dtype: torch.dtype) -> 
     return error
 
 
+def check_step(early: bool) -> float:
+    """A fused decode step must choose and attend as its operators do, ten times over."""
+    kv, length = paged(CONTEXT), torch.tensor([CONTEXT], dtype=torch.int32, device=DEVICE)
+    q = torch.randn(1, 32, 128, dtype=torch.bfloat16, device=DEVICE)
+    index = new_page_index("bounds", (8, CONTEXT // 64, 128), 64, dtype=q.dtype, device=DEVICE)
+    update_page_index_(index, kv.k_pages, kv.page_table, length, CONTEXT)
+    start = torch.tensor([CONTEXT - 1088], dtype=torch.int32, device=DEVICE)
+    scores = score_pages(q, index, start, tables(), 1024, 1, 1, 256)
+    pages = select_blocks(scores, 64)
+    best = select_blocks(score_blocks(q, kv, pages, tables(), 1024, 1, 16, 1), 128, pages)
+    counters = torch.zeros(8, dtype=torch.int32, device=DEVICE)
+    sizes, errors = SelectionSizes(1024, 1, 16, 1, 256, 64, 128), []
+    for _ in range(10):
+        chosen = step_impl.launch(
+            q, kv, index, start, length, tables(), sizes, counters, step_impl.Variant(early=early)
+        )
+        plan = SparsePlan(chosen, start, 1, 16, 256, 256 + 2048 + 1152)
+        arguments = (q, kv, plan, tables(), length, SCALE)
+        out = decode_impl.launch(*arguments, counters, None, early)[0]
+        if not torch.equal(chosen, best) or counters.any():
+            raise AssertionError("the fused step differs from its operators")
+        errors.append(relative(out, sparse_decode(*arguments, backend="reference")[0]))
+    return max(errors)
+
+
 def check_vote(tokens: int) -> float:
     """Error of vote."""
     kv, length = paged(CONTEXT), torch.tensor([CONTEXT - 100], dtype=torch.int32, device=DEVICE)
@@ -129,8 +156,11 @@ CHECKS: dict[str, Callable[[], float]] = {
     "selection prefill": lambda: check_selection(150, 64, 4, torch.bfloat16),
     "selection decode": lambda: check_selection(1, 1, 1, torch.bfloat16),
     "selection fp8": lambda: check_selection(1, 1, 1, torch.float8_e4m3fn),
+    "step": lambda: check_step(False),
+    "step, early": lambda: check_step(True),
     "vote 1": lambda: check_vote(1),
     "vote 16": lambda: check_vote(16),
+    "vote 64": lambda: check_vote(64),
 }
 
 

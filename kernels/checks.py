@@ -130,6 +130,15 @@ def check_seqlen(seqlen_k: torch.Tensor) -> None:
     require_dtype("seqlen_k", seqlen_k, (torch.int32,))
 
 
+def check_counters(counters: torch.Tensor, needed: int) -> None:
+    """Check scratch counters: int32, one dimension, at least `needed` long."""
+    require_shape("counters", counters, (None,))
+    require_dtype("counters", counters, (torch.int32,))
+    require_unit_stride("counters", counters)
+    if len(counters) < needed:
+        raise ValueError(f"counters: expected at least {needed}, received {len(counters)}")
+
+
 def num_q_blocks(num_tokens: int, block_size_q: int) -> int:
     """Blocks of block_size_q queries that cover num_tokens queries."""
     return -(-num_tokens // block_size_q)

@@ -11,6 +11,7 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime.jit import JITFunction
 
 HEAD_DIMS = (64, 80, 96, 128, 256)
@@ -80,6 +81,23 @@ def pad_channels(channels: int) -> int:
     return max(16, triton.next_power_of_2(channels))
 
 
+def early_options(early: bool) -> dict[str, bool]:
+    """Launch options of a kernel that begins with `begin(EARLY=True)`."""
+    return {"launch_pdl": True} if early else {}
+
+
+@triton.jit
+def begin(EARLY: tl.constexpr):
+    """The first statement of a kernel that may be launched before its predecessor has ended.
+
+    It waits for everything the predecessor writes, then lets the successor be launched: what
+    overlaps is the launch itself. Needs compute capability 9.0.
+    """
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
 @triton.jit
 def rotated_rows(
     q,
@@ -135,6 +153,35 @@ def load_channels(
 
 
 @triton.jit
+def turn_pairs(lo, hi, cos, sin):
+    """Both halves [R, HALF_PAD] of rows, turned, side by side [R, 2 * HALF_PAD] in their dtype.
+
+    Joining the halves moves nothing: a thread keeps both values of a pair.
+    """
+    lo32 = lo.to(tl.float32)
+    hi32 = hi.to(tl.float32)
+    first = (lo32 * cos - hi32 * sin).to(lo.dtype)
+    second = (hi32 * cos + lo32 * sin).to(lo.dtype)
+    pairs = tl.permute(tl.join(first, second), (0, 2, 1))
+    return tl.reshape(pairs, [lo.shape[0], 2 * lo.shape[1]])
+
+
+@triton.jit
+def last_arrival(counter, expected):
+    """Whether this program is the last of `expected` to arrive; it resets the counter to zero.
+
+    What the others stored before they arrived is then visible to this program.
+    """
+    # Every thread's stores must precede the one thread that announces them.
+    tl.debug_barrier()
+    arrived = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+    last = arrived == expected - 1
+    if last:
+        tl.store(counter, 0)
+    return last
+
+
+@triton.jit
 def load_rotated(
     rows,
     valid,
@@ -148,17 +195,11 @@ def load_rotated(
 ):
     """Rotary channels [R, 2 * HALF_PAD] of rows, turned, in the rows' dtype: halves side by side.
 
-    Each half is loaded once; the tables' second half repeats the first and is not read. Joining
-    the halves moves nothing: a thread keeps both values of a pair.
+    Each half is loaded once; the tables' second half repeats the first and is not read.
     """
     lo = load_channels(rows, valid, 0, HALF, HALF_PAD, MASKED)
     hi = load_channels(rows, valid, HALF, HALF, HALF_PAD, MASKED)
     table = position * cos_stride
     c = load_channels(cos + table, valid, 0, HALF, HALF_PAD, False).to(tl.float32)
     s = load_channels(sin + table, valid, 0, HALF, HALF_PAD, False).to(tl.float32)
-    lo32 = lo.to(tl.float32)
-    hi32 = hi.to(tl.float32)
-    first = (lo32 * c - hi32 * s).to(lo.dtype)
-    second = (hi32 * c + lo32 * s).to(lo.dtype)
-    pairs = tl.permute(tl.join(first, second), (0, 2, 1))
-    return tl.reshape(pairs, [lo.shape[0], 2 * HALF_PAD])
+    return turn_pairs(lo, hi, c, s)

@@ -85,3 +85,26 @@ class PageIndex:
     summaries: torch.Tensor
     scales: torch.Tensor | None
     page_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionSizes:
+    """How much `select_step_` selects, and in which units.
+
+    Args:
+        distance: position of the queries while the keys stand at 0.
+        block_size_q: queries a block, tokens.
+        block_size_k: keys a selected block, tokens; divides the page size.
+        query_stride: neighbouring queries averaged into one; 1 keeps all.
+        sink_tokens: tokens at the start that are never selected, a multiple of the page size.
+        candidate_pages: most pages whose keys are scored exactly.
+        num_selected: most blocks chosen of them.
+    """
+
+    distance: int
+    block_size_q: int
+    block_size_k: int
+    query_stride: int
+    sink_tokens: int
+    candidate_pages: int
+    num_selected: int

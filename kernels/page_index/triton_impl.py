@@ -11,13 +11,14 @@ from ..types import PageIndex
 
 
 @triton.jit
-def _summarise(
+def summarise_page(
+    page,
+    head,
     k_pages,
     page_table,
-    seqlen_k,
+    total,
     summaries,
     scales,
-    num_new_tokens,
     num_pages,
     k_strides: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -26,11 +27,7 @@ def _summarise(
     BOUNDS: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    total = tl.load(seqlen_k)
-    page = tl.maximum(total - num_new_tokens, 0) // PAGE_SIZE + tl.program_id(0)
-    if (page * PAGE_SIZE >= total) | (page >= num_pages):
-        return
-    head = tl.program_id(1)
+    """Summarise the tokens before `total` of one logical page of one KV head."""
     slot = tl.load(page_table + page).to(tl.int64)
     token = tl.arange(0, PAGE_SIZE)
     channel = tl.arange(0, D_PAD)
@@ -57,6 +54,32 @@ def _summarise(
     tl.store(target, first.to(summaries.dtype.element_ty), mask=kept)
     if BOUNDS:
         tl.store(target + HEAD_DIM, second.to(summaries.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def _summarise(
+    k_pages,
+    page_table,
+    seqlen_k,
+    summaries,
+    scales,
+    num_new_tokens,
+    num_pages,
+    k_strides: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    D_PAD: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    BOUNDS: tl.constexpr,
+    SCALED: tl.constexpr,
+):
+    total = tl.load(seqlen_k)
+    page = tl.maximum(total - num_new_tokens, 0) // PAGE_SIZE + tl.program_id(0)
+    if (page * PAGE_SIZE >= total) | (page >= num_pages):
+        return
+    summarise_page(
+        page, tl.program_id(1), k_pages, page_table, total, summaries, scales, num_pages,
+        k_strides, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS, SCALED,
+    )  # fmt: skip
 
 
 def update_page_index_(

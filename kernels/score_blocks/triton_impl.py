@@ -1,7 +1,8 @@
 """Exact block scores: keys of some candidate pages times the pooled rows of a query block.
 
 Keys are the rows of the product, so the maximum over queries stays inside a thread and its
-neighbours, and every K tile serves all heads of its group.
+neighbours, and every K tile serves all heads of its group. The last program of a row may
+choose the row's best blocks at once: their scores are still near, and a launch is saved.
 """
 
 from __future__ import annotations
@@ -12,8 +13,17 @@ import torch
 import triton
 import triton.language as tl
 
-from ..score_pages.triton_impl import pooled_columns
-from ..triton_common import dot_precision, pad_channels, require_launchable, require_supported
+from ..score_pages.triton_impl import pool_sizes, pooled_columns
+from ..select_blocks.triton_impl import choose, store_blocks
+from ..triton_common import (
+    begin,
+    dot_precision,
+    early_options,
+    last_arrival,
+    pad_channels,
+    require_launchable,
+    require_supported,
+)
 from ..types import PagedKV, RopeTables
 
 
@@ -33,39 +43,43 @@ def _score_blocks(
     k_pages,
     page_table,
     candidates,
-    cos_row,
-    sin_row,
+    table_rows,
     out,
+    chosen_blocks,
+    counters,
     num_tokens,
     num_candidates,
     pages_per_program,
+    num_selected,
     q_strides: tl.constexpr,
     k_strides: tl.constexpr,
     candidate_strides: tl.constexpr,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    D_PAD: tl.constexpr,
-    ROTARY: tl.constexpr,
-    BLOCK_SIZE_Q: tl.constexpr,
-    QUERY_STRIDE: tl.constexpr,
+    POOL: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
+    SCORES_PAD: tl.constexpr,
+    SELECTED_PAD: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
+    HEAD_DIM: tl.constexpr = POOL[1]
+    D_PAD: tl.constexpr = POOL[2]
     head = tl.program_id(1)
     block = tl.program_id(2)
     slot_of_row = tl.arange(0, ROWS)
     rows = pooled_columns(
         q, q_strides, block + tl.zeros_like(slot_of_row), slot_of_row, head, num_tokens,
-        cos_row, sin_row, GROUP, HEAD_DIM, D_PAD, ROTARY, BLOCK_SIZE_Q, QUERY_STRIDE,
+        table_rows, POOL,
     )  # fmt: skip
     columns = tl.trans(rows.to(k_pages.dtype.element_ty))
     PER_PAGE: tl.constexpr = PAGE_SIZE // BLOCK_K
     BLOCKS: tl.constexpr = BLOCK_T // BLOCK_K
     listed = candidates + block.to(tl.int64) * candidate_strides[0] + head * candidate_strides[1]
-    target = (block.to(tl.int64) * tl.num_programs(1) + head) * num_candidates * PER_PAGE + out
+    row = block.to(tl.int64) * tl.num_programs(1) + head
+    target = row * num_candidates * PER_PAGE + out
     start = tl.program_id(0) * pages_per_program
     end = tl.minimum(start + pages_per_program, num_candidates)
     token = tl.arange(0, BLOCK_T)
@@ -94,12 +108,26 @@ def _score_blocks(
         at_block = tile // BLOCK_K + small
         tl.store(target + at_block, best, mask=at_block < end * PER_PAGE)
 
+    if SELECTED_PAD > 0:  # noqa: SIM102 (this one is decided when the kernel is compiled)
+        if last_arrival(counters + row, tl.num_programs(0)):
+            position = tl.arange(0, SCORES_PAD)
+            # Other programs wrote these: the first-level cache is passed by.
+            score = tl.load(
+                target + position, mask=position < num_candidates * PER_PAGE,
+                other=float("-inf"), cache_modifier=".cg",
+            )  # fmt: skip
+            chosen, rank, k = choose(score, num_selected)
+            store_blocks(
+                chosen_blocks + row * num_selected, chosen, rank, k, position, listed, PER_PAGE,
+                num_selected, SELECTED_PAD,
+            )  # fmt: skip
+
 
 def default_tile(rows: int, num_blocks: int, num_candidates: int) -> Tile:
-    """One page a program in decode; in prefill a quarter of the list."""
+    """A few pages a program in decode; in prefill the whole list."""
     if num_blocks * rows <= 64:
-        return Tile(64, 1, num_warps=4, num_stages=2)
-    return Tile(128, max(2, triton.cdiv(num_candidates, 4)), num_warps=4, num_stages=3)
+        return Tile(64, 4, num_warps=4, num_stages=3)
+    return Tile(128, max(2, num_candidates), num_warps=4, num_stages=3)
 
 
 def launch(
@@ -110,49 +138,59 @@ def launch(
     distance: int,
     sizes: tuple[int, int, int],
     tile: Tile | None = None,
+    num_selected: int = 0,
+    counters: torch.Tensor | None = None,
+    early: bool = False,
 ) -> torch.Tensor:
-    """Score with sizes (block_size_q, block_size_k, query_stride) and a given tile."""
+    """Score with sizes (block_size_q, block_size_k, query_stride) and a given tile.
+
+    Returns the scores; with num_selected > 0 the best blocks instead, as `select_blocks` does.
+    `counters` are as many zeros as rows, and stay so; None makes them. `early` as in
+    `triton_common.begin`.
+    """
     block_size_q, block_size_k, query_stride = sizes
-    num_tokens, num_heads, head_dim = q.shape
-    heads, page_size = kv.k_pages.shape[1:3]
-    group = num_heads // heads
-    num_blocks, _, num_candidates = candidate_pages.shape
+    page_size = kv.k_pages.shape[2]
+    num_blocks, heads, num_candidates = candidate_pages.shape
+    group = q.shape[1] // heads
     rows = pad_channels(triton.cdiv(block_size_q, query_stride) * group)
     tile = tile or default_tile(rows, num_blocks, num_candidates)
-    per_page = page_size // block_size_k
-    out = torch.empty(
-        (num_blocks, heads, num_candidates * per_page), dtype=torch.float32, device=q.device
-    )
+    num_scores = num_candidates * page_size // block_size_k
+    out = torch.empty((num_blocks, heads, num_scores), dtype=torch.float32, device=q.device)
+    chosen = torch.empty((num_blocks, heads, num_selected), dtype=torch.int32, device=q.device)
+    if counters is None:
+        zeros = num_blocks * heads if num_selected else 0
+        counters = torch.zeros(zeros, dtype=torch.int32, device=q.device)
     grid = (triton.cdiv(num_candidates, tile.pages_per_program), heads, num_blocks)
     _score_blocks[grid](
         q,
         kv.k_pages,
         kv.page_table,
         candidate_pages,
-        rope.cos[distance],
-        rope.sin[distance],
+        (rope.cos[distance], rope.sin[distance]),
         out,
-        num_tokens,
+        chosen,
+        counters,
+        len(q),
         num_candidates,
         tile.pages_per_program,
+        num_selected,
         q_strides=q.stride(),
         k_strides=kv.k_pages.stride(),
         candidate_strides=candidate_pages.stride(),
-        GROUP=group,
-        HEAD_DIM=head_dim,
-        D_PAD=triton.next_power_of_2(head_dim),
-        ROTARY=rope.cos.shape[1],
-        BLOCK_SIZE_Q=block_size_q,
-        QUERY_STRIDE=query_stride,
+        POOL=pool_sizes(group, q.shape[2], rope, block_size_q, query_stride),
         ROWS=rows,
         BLOCK_T=tile.block_tokens,
         BLOCK_K=block_size_k,
         PAGE_SIZE=page_size,
+        SCORES_PAD=triton.next_power_of_2(num_scores),
+        SELECTED_PAD=triton.next_power_of_2(num_selected) if num_selected else 0,
         PRECISION=dot_precision(q.dtype),
+        EARLY=early,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        **early_options(early),
     )
-    return out
+    return chosen if num_selected else out
 
 
 def score_blocks(

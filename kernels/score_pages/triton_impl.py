@@ -13,14 +13,17 @@ import torch
 import triton
 import triton.language as tl
 
+from ..page_index.triton_impl import summarise_page
 from ..triton_common import (
+    begin,
     dot_precision,
+    early_options,
     pad_channels,
     require_launchable,
     require_supported,
     rotated_rows,
 )
-from ..types import PageIndex, RopeTables
+from ..types import PagedKV, PageIndex, RopeTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +45,17 @@ def pooled_columns(
     slot,
     head,
     num_tokens,
-    cos_row,
-    sin_row,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    D_PAD: tl.constexpr,
-    ROTARY: tl.constexpr,
-    BLOCK_SIZE_Q: tl.constexpr,
-    QUERY_STRIDE: tl.constexpr,
+    table_rows,
+    POOL: tl.constexpr,
 ):
     """fp32 [R, D_PAD] pooled, rotated rows; row r is number slot[r] of query block block[r].
 
-    A slot without a query repeats the block's first row: a maximum does not notice.
+    POOL = (group, head_dim, padded head_dim, rotary_dim, block_size_q, query_stride). A slot
+    without a query repeats the block's first row: a maximum does not notice.
     """
+    GROUP: tl.constexpr = POOL[0]
+    BLOCK_SIZE_Q: tl.constexpr = POOL[4]
+    QUERY_STRIDE: tl.constexpr = POOL[5]
     run = slot // GROUP
     first = block * BLOCK_SIZE_Q
     end = tl.minimum(first + BLOCK_SIZE_Q, num_tokens)
@@ -66,8 +67,8 @@ def pooled_columns(
     token_end = tl.where(block * BLOCK_SIZE_Q < num_tokens, end, 1)
     query_head = head * GROUP + tl.where(real, slot % GROUP, 0)
     return rotated_rows(
-        q, q_strides, token, token_end, query_head, cos_row, sin_row,
-        HEAD_DIM, D_PAD, ROTARY, QUERY_STRIDE,
+        q, q_strides, token, token_end, query_head, table_rows[0], table_rows[1],
+        POOL[1], POOL[2], POOL[3], QUERY_STRIDE,
     )  # fmt: skip
 
 
@@ -77,33 +78,58 @@ def _score_pages(
     summaries,
     scales,
     window_starts,
-    cos_row,
-    sin_row,
+    table_rows,
     out,
+    newest,
     num_tokens,
     num_blocks,
     num_pages,
     sink_pages,
     pages_per_program,
     q_strides: tl.constexpr,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    D_PAD: tl.constexpr,
-    ROTARY: tl.constexpr,
-    BLOCK_SIZE_Q: tl.constexpr,
-    QUERY_STRIDE: tl.constexpr,
+    k_strides: tl.constexpr,
+    POOL: tl.constexpr,
     ROWS: tl.constexpr,
     Q_BLOCKS: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BOUNDS: tl.constexpr,
     SCALED: tl.constexpr,
+    HAS_NEWEST: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
+    HEAD_DIM: tl.constexpr = POOL[1]
+    D_PAD: tl.constexpr = POOL[2]
     head = tl.program_id(2)
+    if HAS_NEWEST:  # noqa: SIM102 (this one is decided when the kernel is compiled)
+        # The last program of a head scores nothing: it summarises the page of the newest token.
+        if tl.program_id(1) == tl.num_programs(1) - 1:
+            k_pages, page_table, seqlen_k = newest
+            total = tl.load(seqlen_k)
+            last = (total - 1) // PAGE_SIZE
+            if (last >= 0) & (last < num_pages):
+                summarise_page(
+                    last, head, k_pages, page_table, total, summaries, scales, num_pages,
+                    k_strides, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS, SCALED,
+                )  # fmt: skip
+            return
     column = tl.arange(0, Q_BLOCKS * ROWS)
     block = tl.program_id(0) * Q_BLOCKS + tl.arange(0, Q_BLOCKS)
     starts = tl.load(window_starts + block, mask=block < num_blocks, other=0)
+    rows = pooled_columns(
+        q, q_strides, tl.program_id(0) * Q_BLOCKS + column // ROWS, column % ROWS, head,
+        num_tokens, table_rows, POOL,
+    )  # fmt: skip
+    upper = rows
+    if BOUNDS:
+        upper = tl.maximum(rows, 0.0)
+    # fp8 becomes fp16 in one instruction and bf16 in three; fp16 holds its values exactly.
+    NARROW: tl.constexpr = SCALED and q.dtype.element_ty == tl.bfloat16
+    OPERAND: tl.constexpr = tl.float16 if NARROW else q.dtype.element_ty
+    upper = tl.trans(upper.to(OPERAND))
+    lower = tl.trans(tl.minimum(rows, 0.0).to(OPERAND))
     last_page = starts // PAGE_SIZE
     start = tl.program_id(1) * pages_per_program
     end = tl.minimum(start + pages_per_program, num_pages)
@@ -112,60 +138,58 @@ def _score_pages(
     target = out + (block.to(tl.int64) * tl.num_programs(2) + head) * num_pages
     page = tl.arange(0, BLOCK_P)
     channel = tl.arange(0, D_PAD)
-
-    if start < live_end:
-        rows = pooled_columns(
-            q, q_strides, tl.program_id(0) * Q_BLOCKS + column // ROWS, column % ROWS, head,
-            num_tokens, cos_row, sin_row,
-            GROUP, HEAD_DIM, D_PAD, ROTARY, BLOCK_SIZE_Q, QUERY_STRIDE,
-        )  # fmt: skip
-        upper = rows
+    at = summaries + head.to(tl.int64) * num_pages * ((1 + BOUNDS) * HEAD_DIM)
+    at = at + page[:, None] * ((1 + BOUNDS) * HEAD_DIM) + channel[None, :]
+    for tile in range(start, live_end, BLOCK_P):
+        at_tile = at + tile * ((1 + BOUNDS) * HEAD_DIM)
+        valid = (tile + page < end)[:, None]
+        if D_PAD != HEAD_DIM:
+            valid = valid & (channel < HEAD_DIM)[None, :]
+        first = tl.load(at_tile, mask=valid, other=0.0).to(OPERAND)
         if BOUNDS:
-            upper = tl.maximum(rows, 0.0)
-        upper = tl.trans(upper.to(q.dtype.element_ty))
-        lower = tl.trans(tl.minimum(rows, 0.0).to(q.dtype.element_ty))
-        at = summaries + head.to(tl.int64) * num_pages * ((1 + BOUNDS) * HEAD_DIM)
-        at = at + page[:, None] * ((1 + BOUNDS) * HEAD_DIM) + channel[None, :]
-        for tile in range(start, live_end, BLOCK_P):
-            at_tile = at + tile * ((1 + BOUNDS) * HEAD_DIM)
-            valid = (tile + page < end)[:, None]
-            if D_PAD != HEAD_DIM:
-                valid = valid & (channel < HEAD_DIM)[None, :]
-            first = tl.load(at_tile, mask=valid, other=0.0).to(q.dtype.element_ty)
-            if BOUNDS:
-                second = tl.load(at_tile + HEAD_DIM, mask=valid, other=0.0)
-                scores = tl.dot(first, lower, input_precision=PRECISION)
-                scores = tl.dot(
-                    second.to(q.dtype.element_ty), upper, scores, input_precision=PRECISION
-                )
-            else:
-                scores = tl.dot(first, upper, input_precision=PRECISION)
-            if Q_BLOCKS == 1:
-                best = tl.max(scores, axis=1)[:, None]
-            else:
-                best = tl.max(tl.reshape(scores, [BLOCK_P, Q_BLOCKS, ROWS]), axis=2)
-            if SCALED:
-                scale = scales + head.to(tl.int64) * num_pages + tile + page
-                best = best * tl.load(scale, mask=tile + page < end, other=0.0)[:, None]
-            number = (tile + page)[:, None]
-            candidate = (number >= sink_pages) & (number < last_page[None, :])
-            best = tl.where(candidate, best, float("-inf"))
-            mask = (number < end) & (block < num_blocks)[None, :]
-            tl.store(target[None, :] + number, best, mask=mask)
-        start = start + tl.cdiv(live_end - start, BLOCK_P) * BLOCK_P
+            second = tl.load(at_tile + HEAD_DIM, mask=valid, other=0.0).to(OPERAND)
+            scores = tl.dot(first, lower, input_precision=PRECISION)
+            scores = tl.dot(second, upper, scores, input_precision=PRECISION)
+        else:
+            scores = tl.dot(first, upper, input_precision=PRECISION)
+        if Q_BLOCKS == 1:
+            best = tl.max(scores, axis=1)[:, None]
+        else:
+            best = tl.max(tl.reshape(scores, [BLOCK_P, Q_BLOCKS, ROWS]), axis=2)
+        if SCALED:
+            scale = scales + head.to(tl.int64) * num_pages + tile + page
+            best = best * tl.load(scale, mask=tile + page < end, other=0.0)[:, None]
+        number = (tile + page)[:, None]
+        candidate = (number >= sink_pages) & (number < last_page[None, :])
+        best = tl.where(candidate, best, float("-inf"))
+        mask = (number < end) & (block < num_blocks)[None, :]
+        tl.store(target[None, :] + number, best, mask=mask)
 
     nothing = tl.full([BLOCK_P, Q_BLOCKS], float("-inf"), dtype=tl.float32)
-    for tile in range(start, end, BLOCK_P):
+    done = start + tl.cdiv(tl.maximum(live_end - start, 0), BLOCK_P) * BLOCK_P
+    for tile in range(done, end, BLOCK_P):
         number = (tile + page)[:, None]
         mask = (number < end) & (block < num_blocks)[None, :]
         tl.store(target[None, :] + number, nothing, mask=mask)
 
 
-def default_tile(rows: int, num_blocks: int, num_pages: int) -> Tile:
+def pool_sizes(
+    group: int, head_dim: int, rope: RopeTables, block_size_q: int, query_stride: int
+) -> tuple[int, ...]:
+    """POOL of `pooled_columns`."""
+    padded = triton.next_power_of_2(head_dim)
+    return group, head_dim, padded, rope.cos.shape[1], block_size_q, query_stride
+
+
+def default_tile(rows: int, num_blocks: int, heads: int, num_pages: int) -> Tile:
     """Tile for `rows` padded rows a query block: wide for prefill, many programs for decode."""
-    if num_blocks * rows <= 32:
-        return Tile(64, rows, 64, num_warps=4, num_stages=2)
-    return Tile(128, max(rows, 128), min(4096, num_pages), num_warps=8, num_stages=2)
+    if num_blocks * rows > 32:
+        return Tile(128, max(rows, 128), min(4096, num_pages), num_warps=8, num_stages=2)
+    # Few pages a program while that leaves them all resident, then more pages, prefetched.
+    for pages_per_program in (64, 128):
+        if triton.cdiv(num_pages, pages_per_program) * heads <= 264:
+            return Tile(64, rows, pages_per_program, num_warps=4, num_stages=2)
+    return Tile(64, rows, 256, num_warps=4, num_stages=3)
 
 
 def launch(
@@ -176,51 +200,55 @@ def launch(
     distance: int,
     sizes: tuple[int, int, int],
     tile: Tile | None = None,
+    newest: tuple[PagedKV, torch.Tensor] | None = None,
+    early: bool = False,
 ) -> torch.Tensor:
-    """Score with sizes (block_size_q, query_stride, sink_tokens) and a given tile."""
+    """Score with sizes (block_size_q, query_stride, sink_tokens) and a given tile.
+
+    `newest` = (keys, seqlen_k) also summarises the page of the newest token, which must lie
+    in every block's window: it is written while other pages are scored. `early` as in
+    `triton_common.begin`.
+    """
     block_size_q, query_stride, sink_tokens = sizes
     heads, num_pages, _, head_dim = index.summaries.shape
     num_tokens, num_heads, _ = q.shape
     group = num_heads // heads
     num_blocks = len(window_starts)
     rows = pad_channels(triton.cdiv(block_size_q, query_stride) * group)
-    tile = tile or default_tile(rows, num_blocks, num_pages)
+    tile = tile or default_tile(rows, num_blocks, heads, num_pages)
     q_blocks = max(1, tile.rows // rows)
     out = torch.empty((num_blocks, heads, num_pages), dtype=torch.float32, device=q.device)
-    grid = (
-        triton.cdiv(num_blocks, q_blocks),
-        triton.cdiv(num_pages, tile.pages_per_program),
-        heads,
-    )
+    chunks = triton.cdiv(num_pages, tile.pages_per_program) + (newest is not None)
+    grid = (triton.cdiv(num_blocks, q_blocks), chunks, heads)
+    keys, length = newest or (PagedKV(q, q, window_starts), window_starts)
     _score_pages[grid](
         q,
         index.summaries,
         index.scales if index.scales is not None else out,
         window_starts,
-        rope.cos[distance],
-        rope.sin[distance],
+        (rope.cos[distance], rope.sin[distance]),
         out,
+        (keys.k_pages, keys.page_table, length),
         num_tokens,
         num_blocks,
         num_pages,
         sink_tokens // index.page_size,
         tile.pages_per_program,
         q_strides=q.stride(),
-        GROUP=group,
-        HEAD_DIM=head_dim,
-        D_PAD=triton.next_power_of_2(head_dim),
-        ROTARY=rope.cos.shape[1],
-        BLOCK_SIZE_Q=block_size_q,
-        QUERY_STRIDE=query_stride,
+        k_strides=keys.k_pages.stride(),
+        POOL=pool_sizes(group, head_dim, rope, block_size_q, query_stride),
         ROWS=rows,
         Q_BLOCKS=q_blocks,
         BLOCK_P=tile.block_pages,
         BOUNDS=index.kind == "bounds",
         SCALED=index.scales is not None,
+        HAS_NEWEST=newest is not None,
         PAGE_SIZE=index.page_size,
         PRECISION=dot_precision(q.dtype),
+        EARLY=early,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        **early_options(early),
     )
     return out
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 
 from ..backends import implementation
-from ..checks import check_paged_kv, check_plan, check_rope, check_seqlen, require_same_device
+from ..checks import (
+    check_counters,
+    check_paged_kv,
+    check_plan,
+    check_rope,
+    check_seqlen,
+    require_same_device,
+)
 from ..types import PagedKV, RopeTables, SparsePlan
 
 
@@ -17,6 +24,7 @@ def sparse_decode(
     seqlen_k: torch.Tensor,
     softmax_scale: float,
     *,
+    counters: torch.Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend the last N tokens, each with a plan of its own, to their keys.
@@ -32,6 +40,9 @@ def sparse_decode(
         rope: tables with at least plan.local_tokens rows.
         seqlen_k: int32 [1], tokens in the cache.
         softmax_scale: factor of the logits.
+        counters: int32 [N * num_kv_heads or more], all zero, and left so: where the programs
+            that share a head's keys meet. None makes one, a launch more; calls that may run at
+            the same time must not share one.
         backend: a name of BACKENDS, or "auto".
 
     Returns:
@@ -46,6 +57,8 @@ def sparse_decode(
     check_seqlen(seqlen_k)
     if plan.block_size_q != 1:
         raise ValueError(f"plan.block_size_q: expected 1 to decode, received {plan.block_size_q}")
+    if counters is not None:
+        check_counters(counters, q.shape[0] * kv.k_pages.shape[1])
     require_same_device(
         q=q,
         k_pages=kv.k_pages,
@@ -55,6 +68,7 @@ def sparse_decode(
         block_indices=plan.block_indices,
         window_starts=plan.window_starts,
         seqlen_k=seqlen_k,
+        counters=counters,
     )
     run = implementation("sparse_decode", backend, q.device)
-    return run(q, kv, plan, rope, seqlen_k, softmax_scale)
+    return run(q, kv, plan, rope, seqlen_k, softmax_scale, counters)

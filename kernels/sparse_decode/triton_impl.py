@@ -1,7 +1,12 @@
-"""Sparse decode attention: keys split over programs, the parts merged by a second kernel.
+"""Sparse decode attention: keys split over programs, the last program to end joins the parts.
 
-A program takes an equal share of one query token's packed keys for all heads of a group. The
-shares follow from lengths read on the device, so one launch serves every length.
+A program takes every so-many-th tile of one query token's packed keys for all heads of a group.
+Which tile comes first is known before anything is read, so that lengths, block numbers and
+queries are fetched at once, then page slots, then keys: three waits on memory, not six. One
+launch serves every length, because programs without a tile leave at once.
+
+Keys are turned within their tile and the query back by the tile's first position: only the
+first few rows of the tables are read, by every program alike.
 """
 
 from __future__ import annotations
@@ -12,18 +17,21 @@ import torch
 import triton
 import triton.language as tl
 
-from ..merge_partials.triton_impl import merge_partials
 from ..triton_common import (
-    LN_2,
     LOG2_E,
+    begin,
     dot_precision,
+    early_options,
+    last_arrival,
     load_channels,
     load_rotated,
     pad_channels,
     require_launchable,
     require_supported,
+    turn_pairs,
 )
 from ..types import PagedKV, RopeTables, SparsePlan
+from .joining import join_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +42,17 @@ class Tile:
     splits: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
 
 
 @triton.jit
-def _locate(
-    position, base, window_start, num_keys, chosen, page_table,
-    SINK_TOKENS: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, PAGE_SIZE: tl.constexpr,
-):  # fmt: skip
-    """Slot and token within it of packed positions; slot 0 past the last key."""
-    is_selected = (position >= SINK_TOKENS) & (position < base)
-    rank = position - SINK_TOKENS
-    block = tl.load(chosen + rank // BLOCK_SIZE_K, mask=is_selected, other=0)
-    logical = tl.where(is_selected, block * BLOCK_SIZE_K + rank % BLOCK_SIZE_K, position)
-    logical = tl.where(position >= base, window_start + position - base, logical)
-    slot = tl.load(page_table + logical // PAGE_SIZE, mask=position < num_keys, other=0)
-    return slot.to(tl.int64), logical % PAGE_SIZE
+def _chosen_blocks(
+    chosen, position, num_selected, SINK_TOKENS: tl.constexpr, BLOCK_SIZE_K: tl.constexpr
+):
+    """Block numbers of packed positions, -1 for those that hold no selected token."""
+    rank = (position - SINK_TOKENS) // BLOCK_SIZE_K
+    listed = (position >= SINK_TOKENS) & (rank < num_selected)
+    return tl.load(chosen + rank, mask=listed, other=-1)
 
 
 @triton.jit
@@ -60,11 +64,9 @@ def _decode(
     block_indices,
     window_starts,
     seqlen_k,
-    cos,
-    sin,
-    outs,
-    lses,
-    num_tokens,
+    tables,
+    results,
+    counters,
     num_selected,
     cos_stride,
     local_tokens,
@@ -79,58 +81,73 @@ def _decode(
     SINK_TOKENS: tl.constexpr,
     KEYS: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    begin(EARLY)
     HALF: tl.constexpr = SIZES[0]
     HEAD_DIM: tl.constexpr = SIZES[1]
+    BLOCK_SIZE_K: tl.constexpr = SIZES[2]
+    PAGE_SIZE: tl.constexpr = SIZES[3]
     D_PAD: tl.constexpr = PADS[2]
     ROWS: tl.constexpr = PADS[4]
+    cos, sin = tables
+    out, lse, outs, lses = results
     split = tl.program_id(0)
     head = tl.program_id(1)
     token = tl.program_id(2)
+    num_splits = tl.num_programs(0)
+    num_tokens = tl.num_programs(2)
     num_heads = tl.num_programs(1) * GROUP
     row = tl.arange(0, ROWS)
     valid = row < GROUP
-    query_head = head * GROUP + row
-    target = (split.to(tl.int64) * num_tokens + token) * num_heads + query_head
+    lane = tl.arange(0, KEYS)
 
+    # The first wait: everything that needs no other value from memory.
     window_start = tl.load(window_starts + token)
+    total_keys = tl.load(seqlen_k)
     chosen = block_indices + token.to(tl.int64) * index_strides[0] + head * index_strides[1]
     entry = tl.arange(0, PADS[3])
     indices = tl.load(chosen + entry, mask=entry < num_selected, other=-1)
-    base = SINK_TOKENS + tl.sum((indices >= 0).to(tl.int32), axis=0) * SIZES[2]
+    q_rows = q + token.to(tl.int64) * q_strides[0] + (head * GROUP + row) * q_strides[1]
+    q_lo = load_channels(q_rows, valid, 0, HALF, PADS[0], True)
+    q_hi = load_channels(q_rows, valid, HALF, HALF, PADS[0], True)
+
+    base = SINK_TOKENS + tl.sum((indices >= 0).to(tl.int32), axis=0) * BLOCK_SIZE_K
     base = tl.where(window_start > 0, base, 0)
-    query_position = base + tl.load(seqlen_k) - num_tokens + token - window_start
-    # A plan that broke its promise of local_tokens must not look like an answer.
+    query_position = base + total_keys - num_tokens + token - window_start
     overflow = query_position >= local_tokens
-    num_keys = tl.minimum(query_position + 1, local_tokens)
-    share = tl.cdiv(tl.cdiv(num_keys, KEYS), tl.num_programs(0)) * KEYS
-    start = split * share
-    end = tl.minimum(start + share, num_keys)
-    if start >= end:
-        tl.store(lses + target, tl.full([ROWS], float("-inf"), tl.float32), mask=valid)
+    query_position = tl.minimum(query_position, local_tokens - 1)
+    num_keys = query_position + 1
+    parts = tl.minimum(tl.cdiv(num_keys, KEYS), num_splits)
+    if split >= parts:
         return
 
-    q_rows = q + token.to(tl.int64) * q_strides[0] + query_head.to(tl.int64) * q_strides[1]
-    position = tl.minimum(query_position, local_tokens - 1) + tl.zeros_like(row)
-    q_turned = load_rotated(q_rows, valid, cos, sin, position, cos_stride, HALF, PADS[0], True)
-    q_rest = q_turned
-    if PADS[1] > 0:
-        q_rest = load_channels(q_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], True)
     acc = tl.zeros([ROWS, D_PAD], dtype=tl.float32)
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     denominator = tl.zeros([ROWS], dtype=tl.float32)
-    for first in range(start, end, KEYS):
-        key = first + tl.arange(0, KEYS)
+    half = tl.arange(0, PADS[0])
+    at_query = (query_position - split * KEYS) * cos_stride + half
+    q_cos = tl.load(cos + at_query, mask=half < HALF, other=0.0).to(tl.float32)
+    q_sin = tl.load(sin + at_query, mask=half < HALF, other=0.0).to(tl.float32)
+    q_turned = turn_pairs(q_lo, q_hi, q_cos[None, :], q_sin[None, :])
+    q_rest = q_turned
+    if PADS[1] > 0:
+        q_rest = load_channels(q_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], True)
+    for first in range(split * KEYS, num_keys, num_splits * KEYS):
+        key = first + lane
         open_key = key < num_keys
-        slot, offset = _locate(
-            key, base, window_start, num_keys, chosen, page_table, SINK_TOKENS, SIZES[2], SIZES[3]
-        )
+        logical = tl.where(key >= base, window_start + key - base, key)
+        block = _chosen_blocks(chosen, key, num_selected, SINK_TOKENS, BLOCK_SIZE_K)
+        is_selected = (block >= 0) & (window_start > 0)
+        logical = tl.where(is_selected, block * BLOCK_SIZE_K + key % BLOCK_SIZE_K, logical)
+        slot = tl.load(page_table + logical // PAGE_SIZE, mask=open_key, other=0).to(tl.int64)
+        offset = logical % PAGE_SIZE
         k_rows = k_pages + slot * k_strides[0] + head * k_strides[1] + offset * k_strides[2]
         v_rows = v_pages + slot * v_strides[0] + head * v_strides[1] + offset * v_strides[2]
         # Rows past the last key may never have been written: 0 * NaN must not reach the sum.
-        values = load_channels(v_rows, open_key, 0, HEAD_DIM, PADS[2], True)
+        values = load_channels(v_rows, open_key, 0, HEAD_DIM, D_PAD, True)
         turned = load_rotated(
-            k_rows, open_key, cos, sin, tl.minimum(key, num_keys - 1), cos_stride,
+            k_rows, open_key, cos, sin, tl.minimum(key, query_position) - split * KEYS, cos_stride,
             HALF, PADS[0], False,
         )  # fmt: skip
         logits = tl.dot(q_turned, tl.trans(turned), input_precision=PRECISION)
@@ -146,19 +163,50 @@ def _decode(
         acc = tl.dot(weights.to(values.dtype), values, acc, input_precision=PRECISION)
         largest = new_largest
 
-    denominator = tl.where(overflow, float("nan"), denominator)
-    tl.store(lses + target, (largest + tl.math.log2(denominator)) * LN_2, mask=valid)
+    part_rows = num_tokens * num_heads
+    first_row = token * num_heads + head * GROUP
+    target = split.to(tl.int64) * part_rows + first_row + row
+    tl.store(lses + target, largest + tl.math.log2(denominator), mask=valid)
     channel = tl.arange(0, D_PAD)
     mask = valid[:, None] & (channel < HEAD_DIM)[None, :]
     tl.store(
         outs + target[:, None] * HEAD_DIM + channel[None, :], acc / denominator[:, None], mask=mask
     )
+    if last_arrival(counters + token * tl.num_programs(1) + head, parts):
+        join_parts(
+            outs, lses, out, lse, first_row, part_rows, parts, overflow, GROUP, HEAD_DIM, PADS
+        )
 
 
 def default_tile(num_tokens: int, num_kv_heads: int, local_tokens: int) -> Tile:
-    """About four programs a multiprocessor of a large GPU, a whole tile of keys at least."""
-    wanted = triton.cdiv(528, num_tokens * num_kv_heads)
-    return Tile(64, max(1, min(wanted, triton.cdiv(local_tokens, 64))), num_warps=4, num_stages=1)
+    """One tile of keys a program where that fills a large GPU once, more where it would not."""
+    tiles = triton.cdiv(local_tokens, 128)
+    # Two programs fit a multiprocessor: a second round of them costs as much as the first.
+    most = max(1, 264 // (num_tokens * num_kv_heads))
+    return Tile(128, triton.cdiv(tiles, triton.cdiv(tiles, most)), num_warps=4, num_stages=1)
+
+
+def _pads(half: int, head_dim: int, num_selected: int, group: int, splits: int) -> tuple[int, ...]:
+    """PADS of `_decode`: sizes as powers of two, 0 where nothing is left beside rotary channels."""
+    rest = head_dim - 2 * half
+    return (
+        pad_channels(half),
+        pad_channels(rest) if rest else 0,
+        pad_channels(head_dim),
+        triton.next_power_of_2(max(num_selected, 1)),
+        pad_channels(group),
+        triton.next_power_of_2(splits),
+        triton.next_power_of_2(group),
+    )
+
+
+def _results(q: torch.Tensor, splits: int) -> tuple[torch.Tensor, ...]:
+    """Room for out and lse, and for those of every part."""
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+    outs = torch.empty((splits, *q.shape), dtype=torch.float32, device=q.device)
+    lses = torch.empty((splits, *q.shape[:2]), dtype=torch.float32, device=q.device)
+    return out, lse, outs, lses
 
 
 def launch(
@@ -168,19 +216,19 @@ def launch(
     rope: RopeTables,
     seqlen_k: torch.Tensor,
     softmax_scale: float,
+    counters: torch.Tensor | None = None,
     tile: Tile | None = None,
+    early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Parts [splits, N, num_heads, head_dim] fp32 and their lse, before the merge."""
+    """Attend with a given tile; `early` as in `triton_common.begin`."""
     num_tokens, num_heads, head_dim = q.shape
     heads, page_size = kv.k_pages.shape[1:3]
     tile = tile or default_tile(num_tokens, heads, plan.local_tokens)
     half = rope.cos.shape[1] // 2
-    rest = head_dim - 2 * half
-    group = num_heads // heads
     num_selected = plan.block_indices.shape[2]
-    shape = (tile.splits, num_tokens, num_heads, head_dim)
-    outs = torch.empty(shape, dtype=torch.float32, device=q.device)
-    lses = torch.empty(shape[:3], dtype=torch.float32, device=q.device)
+    if counters is None:
+        counters = torch.zeros(num_tokens * heads, dtype=torch.int32, device=q.device)
+    results = _results(q, tile.splits)
     _decode[(tile.splits, heads, num_tokens)](
         q,
         kv.k_pages,
@@ -189,11 +237,9 @@ def launch(
         plan.block_indices,
         plan.window_starts,
         seqlen_k,
-        rope.cos,
-        rope.sin,
-        outs,
-        lses,
-        num_tokens,
+        (rope.cos, rope.sin),
+        results,
+        counters,
         num_selected,
         rope.cos.stride(0),
         plan.local_tokens,
@@ -202,22 +248,19 @@ def launch(
         k_strides=kv.k_pages.stride(),
         v_strides=kv.v_pages.stride(),
         index_strides=plan.block_indices.stride(),
-        GROUP=group,
+        GROUP=num_heads // heads,
         SIZES=(half, head_dim, plan.block_size_k, page_size),
-        PADS=(
-            pad_channels(half),
-            pad_channels(rest) if rest else 0,
-            pad_channels(head_dim),
-            triton.next_power_of_2(max(num_selected, 1)),
-            pad_channels(group),
-        ),
+        PADS=_pads(half, head_dim, num_selected, num_heads // heads, tile.splits),
         SINK_TOKENS=plan.sink_tokens,
         KEYS=tile.keys,
         PRECISION=dot_precision(q.dtype),
+        EARLY=early,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        maxnreg=tile.max_registers,
+        **early_options(early),
     )
-    return outs, lses
+    return results[0], results[1]
 
 
 def sparse_decode(
@@ -227,9 +270,9 @@ def sparse_decode(
     rope: RopeTables,
     seqlen_k: torch.Tensor,
     softmax_scale: float,
+    counters: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `hipcli.kernels.sparse_decode.sparse_decode`."""
     require_launchable(q, kv.k_pages)
     require_supported(q.shape[2], q.shape[1], kv.k_pages.shape[1])
-    outs, lses = launch(q, kv, plan, rope, seqlen_k, softmax_scale)
-    return merge_partials(outs, lses, q.dtype)
+    return launch(q, kv, plan, rope, seqlen_k, softmax_scale, counters)

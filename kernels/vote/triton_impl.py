@@ -17,9 +17,11 @@ from ..triton_common import (
     LN_2,
     LOG2_E,
     dot_precision,
+    load_channels,
     require_launchable,
     require_supported,
     rotated_rows,
+    shared_bytes,
 )
 from ..types import PagedKV, RopeTables
 
@@ -33,6 +35,43 @@ class Tile:
     splits: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
+
+
+@triton.jit
+def _vote_tile(
+    largest,
+    total,
+    rows,
+    at,
+    open_key,
+    target,
+    page,
+    end,
+    valid,
+    scale,
+    HEAD_DIM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Score keys at `at` [KEYS], store each page's maximum, and take it into the running sum."""
+    PAGES: tl.constexpr = at.shape[0] // PAGE_SIZE
+    keys = load_channels(at, open_key, 0, HEAD_DIM, rows.shape[1], False)
+    logits = tl.dot(rows, tl.trans(keys), input_precision=PRECISION)
+    if MASKED:
+        logits = tl.where(open_key[None, :], logits, float("-inf"))
+    best = tl.max(tl.reshape(logits, [rows.shape[0], PAGES, PAGE_SIZE]), axis=2) * scale
+    here = (page + tl.arange(0, PAGES))[None, :]
+    mask = valid[:, None]
+    if MASKED:
+        mask = mask & (here < end)
+    tl.store(target[:, None] + here, best, mask=mask)
+    # The first page of a tile always holds a key: the maximum is finite.
+    new_largest = tl.maximum(largest, tl.max(best, axis=1))
+    total = total * tl.math.exp2((largest - new_largest) * LOG2_E)
+    total += tl.sum(tl.math.exp2((best - new_largest[:, None]) * LOG2_E), axis=1)
+    return new_largest, total
 
 
 @triton.jit
@@ -78,36 +117,33 @@ def _vote(
     share = tl.cdiv(tl.cdiv(used_pages, PAGES), tl.num_programs(1)) * PAGES
     start = tl.minimum(split * share, used_pages)
     end = tl.minimum(start + share, used_pages)
+    # Whole tiles of whole pages need no mask.
+    whole = tl.maximum(tl.minimum(end, num_keys // PAGE_SIZE) - start, 0) // PAGES * PAGES
     key = tl.arange(0, KEYS)
-    channel = tl.arange(0, D_PAD)
-    small = tl.arange(0, PAGES)
     keys_of_head = k_pages + head * k_strides[1] + (key % PAGE_SIZE) * k_strides[2]
     target = page_max + (token.to(tl.int64) * num_heads + query_head) * num_pages
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     total = tl.zeros([ROWS], dtype=tl.float32)
-    slot = tl.load(
-        page_table + start + key // PAGE_SIZE, mask=start + key // PAGE_SIZE < end, other=0
-    )
-    for first in range(start, end, PAGES):
-        page = first + key // PAGE_SIZE
-        at = (keys_of_head + slot.to(tl.int64) * k_strides[0])[:, None] + channel[None, :]
-        if D_PAD != HEAD_DIM:
-            keys = tl.load(at, mask=(channel < HEAD_DIM)[None, :], other=0.0)
-        else:
-            keys = tl.load(at)
+    page = start + key // PAGE_SIZE
+    slot = tl.load(page_table + page, mask=page < end, other=0)
+    for first in range(start, start + whole, PAGES):
+        at = keys_of_head + slot.to(tl.int64) * k_strides[0]
         # Fetched a step early, so that the compiler can prefetch the keys themselves.
-        slot = tl.load(page_table + page + PAGES, mask=page + PAGES < end, other=0)
-        logits = tl.dot(rows, tl.trans(keys), input_precision=PRECISION)
+        page = first + PAGES + key // PAGE_SIZE
+        slot = tl.load(page_table + page, mask=page < end, other=0)
+        largest, total = _vote_tile(
+            largest, total, rows, at, key < KEYS, target, first, end, valid, scale,
+            HEAD_DIM, PAGE_SIZE, PRECISION, False,
+        )  # fmt: skip
+    for first in range(start + whole, end, PAGES):
+        page = first + key // PAGE_SIZE
+        slot = tl.load(page_table + page, mask=page < end, other=0)
+        at = keys_of_head + slot.to(tl.int64) * k_strides[0]
         open_key = (first * PAGE_SIZE + key < num_keys) & (page < end)
-        logits = tl.where(open_key[None, :], logits, float("-inf"))
-        best = tl.max(tl.reshape(logits, [ROWS, PAGES, PAGE_SIZE]), axis=2) * scale
-        here = (first + small)[None, :]
-        tl.store(target[:, None] + here, best, mask=valid[:, None] & (here < end))
-        # The first page of a tile always holds a key: the maximum is finite.
-        new_largest = tl.maximum(largest, tl.max(best, axis=1))
-        total = total * tl.math.exp2((largest - new_largest) * LOG2_E)
-        total += tl.sum(tl.math.exp2((best - new_largest[:, None]) * LOG2_E), axis=1)
-        largest = new_largest
+        largest, total = _vote_tile(
+            largest, total, rows, at, open_key, target, first, end, valid, scale,
+            HEAD_DIM, PAGE_SIZE, PRECISION, True,
+        )  # fmt: skip
     lse = largest + tl.math.log2(total) * LN_2
     lse = tl.where(start < end, lse, float("-inf"))
     at_lse = (split.to(tl.int64) * num_tokens + token) * num_heads + query_head
@@ -116,15 +152,36 @@ def _vote(
     nothing = tl.full([ROWS, PAGES], float("-inf"), dtype=tl.float32)
     step = tl.num_programs(1) * PAGES
     for first in range(used_pages + split * PAGES, num_pages, step):
-        here = (first + small)[None, :]
+        here = (first + tl.arange(0, PAGES))[None, :]
         tl.store(target[:, None] + here, nothing, mask=valid[:, None] & (here < num_pages))
 
 
-def default_tile(rows: int, num_kv_heads: int, num_pages: int) -> Tile:
-    """Rows of 64 to 128 a program and about two programs a multiprocessor."""
-    tile_rows = min(128, max(64, triton.next_power_of_2(rows)))
-    programs = triton.cdiv(rows, tile_rows) * num_kv_heads
-    return Tile(tile_rows, 128, min(triton.cdiv(264, programs), num_pages), 4, num_stages=3)
+# rows, keys, warps, stages, registers: from most to least reuse of a key.
+SIZES = (
+    (256, 64, 8, 2, 128),
+    (128, 64, 4, 3, None),
+    (64, 128, 4, 3, None),
+    (64, 64, 4, 2, None),
+    (32, 64, 4, 1, None),
+    (16, 16, 4, 1, None),
+)
+
+
+def default_tile(q: torch.Tensor, num_kv_heads: int, page_size: int, num_pages: int) -> Tile:
+    """The most rows that are filled and fit, and about two programs a multiprocessor."""
+    rows = len(q) * q.shape[1] // num_kv_heads
+    row_bytes = triton.next_power_of_2(q.shape[2]) * q.element_size()
+    for tile_rows, keys, num_warps, num_stages, max_registers in SIZES:
+        needed = (tile_rows + num_stages * max(keys, page_size)) * row_bytes + 4096
+        filled = tile_rows <= max(64, triton.next_power_of_2(rows))
+        if filled and needed <= shared_bytes(q.device):
+            programs = triton.cdiv(rows, tile_rows) * num_kv_heads
+            splits = min(triton.cdiv(264, programs), num_pages)
+            return Tile(tile_rows, keys, splits, num_warps, num_stages, max_registers)
+    raise NotImplementedError(
+        f"head_dim {q.shape[2]} in {q.dtype} with pages of {page_size}: no tile fits the "
+        f"{shared_bytes(q.device)} bytes of shared memory of this device"
+    )
 
 
 def launch(
@@ -141,7 +198,7 @@ def launch(
     heads, page_size = kv.k_pages.shape[1:3]
     group = num_heads // heads
     num_pages = len(kv.page_table)
-    tile = tile or default_tile(num_tokens * group, heads, num_pages)
+    tile = tile or default_tile(q, heads, page_size, num_pages)
     shape = (num_tokens, num_heads, num_pages)
     page_max = torch.empty(shape, dtype=torch.float32, device=q.device)
     partial_lse = torch.empty((tile.splits, *shape[:2]), dtype=torch.float32, device=q.device)
@@ -169,6 +226,7 @@ def launch(
         PRECISION=dot_precision(q.dtype),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        maxnreg=tile.max_registers,
     )
     return page_max, torch.logsumexp(partial_lse, dim=0)
 

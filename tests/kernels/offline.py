@@ -25,9 +25,10 @@ from hipcli.kernels.rope import rope as apply_rope
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks
+from hipcli.kernels.select_step import select_step_
 from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.sparse_prefill import sparse_prefill
-from hipcli.kernels.types import PagedKV, RopeTables, SparsePlan
+from hipcli.kernels.types import PagedKV, RopeTables, SelectionSizes, SparsePlan
 from hipcli.kernels.vote import vote
 
 META = torch.device("meta")
@@ -114,6 +115,16 @@ def run_select(n: int, candidates: int) -> None:
     select_blocks(scores, 128, listed, backend="triton")
 
 
+def run_select_step(num_tokens: int, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Three launches and four for one query, one more for many."""
+    q, kv, tables, length = inputs(num_tokens)
+    size, stride = (64, 4) if num_tokens > 1 else (1, 1)
+    index = new_page_index("bounds", (8, PAGES, 128), 64, dtype=dtype, device=META)
+    starts = integers(num_tokens // size)
+    sizes = SelectionSizes(1024, size, 16, stride, 256, candidate_pages=256, num_selected=128)
+    select_step_(q, kv, index, starts, length, tables, sizes, backend="triton")
+
+
 def run_sparse_prefill(head_dim: int = 128) -> None:
     """Two launches."""
     q, kv, tables, length = inputs(8192, head_dim)
@@ -121,7 +132,7 @@ def run_sparse_prefill(head_dim: int = 128) -> None:
 
 
 def run_sparse_decode() -> None:
-    """Two launches."""
+    """One launch."""
     q, kv, tables, length = inputs(1)
     sparse_decode(q, kv, plan(1, 1), tables, length, 0.1, backend="triton")
 
@@ -146,6 +157,9 @@ CASES: dict[str, Callable[[], None]] = {
     "score_blocks_decode": lambda: run_score_blocks(1),
     "select_blocks_row": lambda: run_select(PAGES, 0),
     "select_blocks_candidates": lambda: run_select(1024, 256),
+    "select_step_decode": lambda: run_select_step(1),
+    "select_step_fp8": lambda: run_select_step(1, torch.float8_e4m3fn),
+    "select_step_prefill": lambda: run_select_step(8192),
     "sparse_prefill": run_sparse_prefill,
     "sparse_prefill_80": lambda: run_sparse_prefill(80),
     "sparse_decode": run_sparse_decode,
