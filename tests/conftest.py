@@ -9,13 +9,16 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists()
 
 import pytest
 
-from hipcli.options import default_cache_dir
+# Where whoever runs the tests keeps caches and models; kept before a test hides it.
+OWN_CACHE_DIR = os.environ.get("HIP_CACHE_DIR")
+OWN_MODELS_DIR = os.environ.get("HIP_MODELS_DIR")
 
-# Where `hip models pull` of whoever runs the tests puts models; tests with the real one read it.
-REAL_MODELS_DIR = Path(
-    os.environ.get("HIP_MODELS_DIR")
-    or Path(os.environ.get("HIP_CACHE_DIR") or default_cache_dir()) / "models"
-)
+
+def real_models_dir() -> Path:
+    """Where `hip models pull` put the default model for tests that need a real one."""
+    from hipcli.options import default_cache_dir
+
+    return Path(OWN_MODELS_DIR or Path(OWN_CACHE_DIR or default_cache_dir()) / "models")
 
 
 @pytest.fixture(autouse=True)

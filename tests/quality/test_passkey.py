@@ -9,7 +9,7 @@ import pytest
 
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.engine import Engine
-from tests.conftest import REAL_MODELS_DIR
+from tests.conftest import real_models_dir
 from tests.quality.passkey import ask_passkey
 
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -17,7 +17,7 @@ DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine.open(EngineConfig(models_dir=REAL_MODELS_DIR))
+    return Engine.open(EngineConfig(models_dir=real_models_dir()))
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
