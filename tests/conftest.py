@@ -6,6 +6,8 @@ from pathlib import Path
 # Triton reads this when it is first imported; set later, its interpreter fails. Without a GPU the
 # kernels run in the interpreter.
 os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")
+# As hip itself sets it before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 
