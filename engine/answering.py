@@ -110,7 +110,7 @@ class Answerer:
         prompt = torch.from_numpy(self._passages(pages).astype(np.int64))
         room = len(prompt) + len(question) + self.request.generation.max_new_tokens
         dense = DenseMethod()
-        self.store = KVStore(self.runner.layout, room)
+        self.store = self.runner.new_store(room)
         step = StepInput(self.store, self.runner.tables, PrefillPass(dense), 0)
         self.runner.forward(prompt, step)
         answering = AnswerPass(dense)

@@ -11,7 +11,8 @@ from transformers import AttentionInterface
 
 from hipcli.engine.rope import IdentityRotary, RopeTables
 from hipcli.engine.step import StepInput
-from hipcli.engine.store.pages import KVLayout
+from hipcli.engine.store.pages import KVLayout, KVStore
+from hipcli.kernels.backends import resolve
 
 
 def _attention(
@@ -29,7 +30,7 @@ def _attention(
         raise ValueError("the hip attention needs the keyword argument hip_step")
     layer = module.layer_idx
     hip_step.softmax_scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    hip_step.store.append(layer, hip_step.start, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    hip_step.append(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     out = hip_step.attention.attend(layer, query[0].transpose(0, 1), hip_step)
     return out.unsqueeze(0), None
 
@@ -43,14 +44,18 @@ class Runner:
     Args:
         model: a Transformers causal language model in eval mode; it is changed in place.
         kv_dtype: dtype of stored keys and values; the model's when None.
+        backend: of the kernels, or "auto" for the one of the model's device.
     """
 
-    def __init__(self, model: nn.Module, kv_dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, kv_dtype: torch.dtype | None = None, backend: str = "auto"
+    ) -> None:
         config = model.config
         self.model = model
         self.device = next(model.parameters()).device
         self.dtype = next(model.parameters()).dtype
-        self.tables = RopeTables.of(model.model.rotary_emb, self.dtype, self.device)
+        self.backend = resolve(backend, self.device)
+        self.tables = RopeTables.of(model.model.rotary_emb, self._table_dtype(), self.device)
         model.model.rotary_emb = IdentityRotary(self.tables.rotary_dim)
         model.config._attn_implementation = "hip"
         self.num_heads = config.num_attention_heads
@@ -62,6 +67,17 @@ class Runner:
             dtype=kv_dtype or self.dtype,
         )
         self.trained_tokens: int = config.max_position_embeddings
+
+    def _table_dtype(self) -> torch.dtype:
+        # On a CPU tables multiply in the model's own dtype, as the stock model's do. The kernels
+        # multiply in fp32; half tables are half the bytes, and more exact than bf16.
+        if self.backend == "cpu" or self.dtype == torch.float32:
+            return self.dtype
+        return torch.float16
+
+    def new_store(self, capacity_tokens: int) -> KVStore:
+        """An empty store where the model is."""
+        return KVStore(self.layout, capacity_tokens, self.backend, self.device)
 
     @torch.inference_mode()
     def forward(self, ids: torch.Tensor, step: StepInput) -> None:

@@ -42,3 +42,7 @@ class StepInput:
     attention: LayerAttention
     start: int
     softmax_scale: float = 1.0
+
+    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Put the keys and values of this pass's tokens, [T, num_kv_heads, head_dim], in the store."""
+        self.store.append(layer, self.start, k, v)

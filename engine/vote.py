@@ -12,10 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from hipcli.engine.events import Evidence
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
-from hipcli.kernels.sparse_prefill.cpu_impl import fold_heads, rotate_
-from hipcli.kernels.vote.cpu_impl import block_maxima
 
 
 @dataclass(slots=True)
@@ -34,43 +31,18 @@ class Ballot:
     distance_tokens: int
     votes: torch.Tensor | None = None
 
-    def count(
-        self, layer: int, q: torch.Tensor, step: StepInput, block_size_k: int
-    ) -> torch.Tensor:
+    def count(self, layer: int, page_max: torch.Tensor, lse: torch.Tensor) -> None:
         """Let the heads of one layer vote.
 
         Args:
             layer: which layer.
-            q: [T, num_heads, head_dim] of the question's tokens, un-rotated.
-            step: the pass.
-            block_size_k: tokens of the blocks whose maxima are returned; divides the page size.
-
-        Returns:
-            fp32 [num_kv_heads, num_blocks, group, T]: maximum scores of blocks, the last one
-            possibly shorter than the others.
+            page_max: fp32 [T, num_heads, num_pages], the maximum score of each page's keys for the
+                question's tokens.
+            lse: fp32 [T, num_heads], log-sum-exp of page_max over pages.
         """
-        store = step.store
-        num_kv_heads = store.layout.num_kv_heads
-        tokens, num_heads, _ = q.shape
-        rows = fold_heads(q, num_kv_heads) * step.softmax_scale
-        cos, sin = step.tables.rows(self.distance_tokens, self.distance_tokens + 1)
-        rotate_(rows, cos, sin)
-        full = self.context_tokens // PAGE_TOKENS
-        maxima = block_maxima(rows, store.pages[layer], 0, full, block_size_k)
-        page_maxima = maxima.unflatten(1, (full, PAGE_TOKENS // block_size_k)).amax(2)
-        rest = self.context_tokens % PAGE_TOKENS
-        if rest:
-            keys = store.pages[layer][full, 0, :, :rest]
-            tail = torch.bmm(keys, rows.transpose(1, 2)).float()
-            per_block = [part.amax(1, keepdim=True) for part in tail.split(block_size_k, 1)]
-            maxima = torch.cat((maxima, *per_block), 1)
-            page_maxima = torch.cat((page_maxima, tail.amax(1, keepdim=True)), 1)
-        group = num_heads // num_kv_heads
-        log_share = torch.log_softmax(page_maxima, dim=1)
-        per_head = log_share.view(num_kv_heads, -1, group, tokens).amax(3)
-        layer_votes = per_head.permute(1, 0, 2).reshape(per_head.shape[1], -1).logsumexp(1)
+        per_head = (page_max - lse.unsqueeze(-1)).amax(0)
+        layer_votes = per_head.logsumexp(0)
         self.votes = layer_votes if self.votes is None else torch.logaddexp(self.votes, layer_votes)
-        return maxima.view(num_kv_heads, -1, group, tokens)
 
     def ranking(self, first_token: int) -> list[int]:
         """Pages from most votes to fewest, without those that end before `first_token`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..backends import implementation
+from ..backends import implementation, resolve
 from ..checks import (
     check_distance,
     check_index,
@@ -58,7 +58,7 @@ def score_pages(
     Source: the box bound is Quest's (2406.10774, section 3); queries pooled by 4 and one fixed
     distance are InfiniteHiP's (2502.08910, appendix), which searches keys instead of summaries.
     """
-    check_index(index)
+    check_index(index, resolve(backend, q.device))
     heads, _, _, head_dim = index.summaries.shape
     check_queries(q, heads)
     require_shape("q", q, (None, None, head_dim))
