@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hipcli.engine.decoding import generate
 from hipcli.engine.events import Evidence
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
@@ -62,7 +63,7 @@ class Answerer:
     evidence: tuple[Evidence, ...] = ()
     finish_reason: str = "length"
 
-    def start(self) -> tuple[torch.Tensor, LayerAttention]:
+    def start(self) -> tuple[torch.Tensor, AnswerPass]:
         """Run the question: its vote, and what the mode asks for.
 
         Returns:
@@ -106,7 +107,7 @@ class Answerer:
 
     def _reread(
         self, pages: torch.Tensor, question: torch.Tensor
-    ) -> tuple[torch.Tensor, LayerAttention]:
+    ) -> tuple[torch.Tensor, AnswerPass]:
         prompt = torch.from_numpy(self._passages(pages).astype(np.int64))
         room = len(prompt) + len(question) + self.request.generation.max_new_tokens
         dense = DenseMethod()
@@ -136,11 +137,9 @@ class Answerer:
         generation = self.request.generation
         sampler = Sampler(generation.temperature, generation.seed)
         logits, attention = self.start()
-        for count in range(1, generation.max_new_tokens + 1):
-            token = sampler.pick(logits)
+        room = generation.max_new_tokens
+        for token in generate(self.runner, self.store, attention, sampler, logits, room):
             if token in self.stop_ids:
                 self.finish_reason = "stop"
                 return
             yield token
-            if count < generation.max_new_tokens:
-                logits = self._run(torch.tensor([token]), attention, self.store.length)

@@ -228,6 +228,9 @@ class AnswerPass:
     method: Method
     pages: torch.Tensor | None = None
     _views: dict[int, PackedView] = field(default_factory=dict)
+    # Given pages make one plan for all layers of a pass.
+    _plan: tuple[torch.Tensor, torch.Tensor] | None = None
+    _plan_of: tuple[int, int] = (-1, -1)
 
     @property
     def block_size_k(self) -> int:
@@ -236,15 +239,23 @@ class AnswerPass:
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         window_start = self.method.geometry.window_start(step.start)
-        blocks = self._blocks(layer, q, step, window_start)
         if step.store.backend == "cpu":
+            blocks = self._blocks(layer, q, step, window_start)
             return self._attend_view(layer, q, step, window_start, blocks)
+        if self._plan is None or self.pages is None or self._plan_of != (step.start, q.shape[0]):
+            self._plan = self._new_plan(layer, q, step, window_start)
+            self._plan_of = (step.start, q.shape[0])
+        return attend_tokens(layer, q, step, self._plan, self.method.geometry, self.block_size_k)
+
+    def _new_plan(
+        self, layer: int, q: torch.Tensor, step: StepInput, window_start: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """block_indices and window_starts for every token of the pass."""
         tokens = q.shape[0]
+        blocks = self._blocks(layer, q, step, window_start)
+        blocks = no_blocks(1, step)[0] if blocks is None else blocks.int().to(q.device)
         starts = step.store.filled(window_start).expand(tokens).contiguous()
-        if blocks is None:
-            blocks = no_blocks(1, step)[0]
-        plan = (blocks.int().expand(tokens, -1, -1).contiguous(), starts)
-        return attend_tokens(layer, q, step, plan, self.method.geometry, self.block_size_k)
+        return blocks.expand(tokens, -1, -1).contiguous(), starts
 
     def _blocks(
         self, layer: int, q: torch.Tensor, step: StepInput, window_start: int

@@ -5,14 +5,20 @@ un-rotated, and the attention of every layer is ours through Transformers' atten
 The state of a pass travels as the keyword argument `hip_step`; there is no global.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 from transformers import AttentionInterface
 
+from hipcli.engine.device import check_kv_fits
 from hipcli.engine.rope import IdentityRotary, RopeTables
 from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.kernels.backends import resolve
+
+if TYPE_CHECKING:
+    from hipcli.engine.decoding import DecodeStep
 
 
 def _attention(
@@ -75,8 +81,15 @@ class Runner:
             return self.dtype
         return torch.float16
 
+    def peak_device_bytes(self) -> int:
+        """Most bytes that PyTorch held on the GPU so far; 0 on a CPU."""
+        if self.device.type != "cuda":
+            return 0
+        return torch.cuda.max_memory_reserved(self.device)
+
     def new_store(self, capacity_tokens: int) -> KVStore:
-        """An empty store where the model is."""
+        """An empty store where the model is. Raises DoesNotFitError if there is no room."""
+        check_kv_fits(self.layout, capacity_tokens, self.device)
         return KVStore(self.layout, capacity_tokens, self.backend, self.device)
 
     @torch.inference_mode()
@@ -107,6 +120,25 @@ class Runner:
         )
         step.store.length = step.start + ids.shape[0]
         return out.logits[0].float()
+
+    def decode(self, ids: torch.Tensor, step: "DecodeStep") -> torch.Tensor:
+        """Run one token whose position the device knows; a CUDA graph can hold this.
+
+        Args:
+            ids: int64 [1, 1] on the device.
+            step: state of the step.
+
+        Returns:
+            logits [vocab_size], in the model's dtype.
+        """
+        out = self.model(
+            input_ids=ids,
+            position_ids=step.position.unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=1,
+            hip_step=step,
+        )
+        return out.logits[0, -1]
 
     def _positions(self, ids: torch.Tensor, step: StepInput) -> torch.Tensor:
         # The stand-in rotary module ignores them; given so that the model computes none.
