@@ -120,8 +120,8 @@ def test_graph_equals_eager(name, dtype) -> None:
         pages = torch.tensor([0, 2, 3, 7, 12]) if name == "given pages" else None
         decoder = DeviceDecoder(runner, store, AnswerPass(method, pages), graphs=graphs)
         rows.append([])
-        for token in ids.tolist():
-            decoder.ids.fill_(token)
+        for token in ids:
+            decoder.feed(token)
             decoder.step()
             rows[-1].append(decoder.logits.clone())
     assert relative(torch.stack(rows[0]), torch.stack(rows[1])) < 1e-6
