@@ -107,17 +107,14 @@ class DecodePass:
         self._pages: list[torch.Tensor] = []
         self._blocks: list[torch.Tensor] = []
         self._shared: torch.Tensor | None = None
-        make = {"dtype": torch.int32, "device": store.device}
         if answer.pages is not None:
             first = method.geometry.sink_tokens // PAGE_TOKENS
-            self._given = answer.pages[answer.pages >= first].to(**make)
-            self._shared = torch.empty(1, num_kv_heads, len(self._given), **make)
+            self._given = answer.pages[answer.pages >= first].to(store.device, torch.int32)
+            self._shared = _no_plan(num_kv_heads, len(self._given), store)
         elif self.selects:
             for _ in range(store.layout.num_layers):
-                shape = (1, num_kv_heads, method.token_pages)
-                self._pages.append(torch.full(shape, -1, **make))
-                shape = (1, num_kv_heads, method.token_blocks)
-                self._blocks.append(torch.full(shape, -1, **make))
+                self._pages.append(_no_plan(num_kv_heads, method.token_pages, store))
+                self._blocks.append(_no_plan(num_kv_heads, method.token_blocks, store))
 
     def begin(self, step: DecodeStep) -> None:
         """Leave out given pages that the window covers; they are the last ones."""
@@ -201,6 +198,11 @@ class DeviceDecoder:
         vocab_size = runner.model.config.vocab_size
         self.logits = torch.empty(vocab_size, dtype=torch.float32, device=store.device)
 
+    @property
+    def what(self) -> str:
+        """What the last step did, as `Schedule.next` says."""
+        return self._pass.what
+
     @torch.inference_mode()
     def feed(self, token: torch.Tensor) -> None:
         """Token id, int64 [1], of the next step."""
@@ -208,7 +210,7 @@ class DeviceDecoder:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Run the token fed; `logits` are those of the one after it. Does not wait for the device."""
+        """Run the token fed; `logits` are those of the next one. Does not wait for the device."""
         if self._position >= self._store.capacity_tokens:
             raise ValueError(f"the store is full: {self._store.capacity_tokens} tokens")
         window_start = self._geometry.window_start(self._position)
@@ -248,9 +250,7 @@ class DeviceDecoder:
             self._run()
         return graph
 
-    def tokens(
-        self, logits: torch.Tensor, sampler: Sampler, max_new_tokens: int
-    ) -> Iterator[int]:
+    def tokens(self, logits: torch.Tensor, sampler: Sampler, max_new_tokens: int) -> Iterator[int]:
         """See `generate`."""
         start = self._store.length
         mailbox = _Mailbox(self._store.device)
@@ -295,6 +295,11 @@ class _Mailbox:
             self._events[slot].synchronize()
         self._taken += 1
         return int(self._slots[slot])
+
+
+def _no_plan(num_kv_heads: int, count: int, store: KVStore) -> torch.Tensor:
+    """A buffer of pages or blocks of one query, none chosen: int32 [1, num_kv_heads, count]."""
+    return torch.full((1, num_kv_heads, count), -1, dtype=torch.int32, device=store.device)
 
 
 def _local_tokens(attention: AnswerPass, store: KVStore) -> int:

@@ -10,7 +10,7 @@ from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.store.pages import PAGE_TOKENS, KVLayout
 
 CPU_CHUNK_TOKENS = 512
-# Longer chunks were not faster (measured on an H200 with an 8B: 2,048 to 32,768 within 4 %).
+# Longer chunks are not faster.
 GPU_CHUNK_TOKENS = 8192
 GPU_MIN_CHUNK_TOKENS = 512
 # Below this length dense attention is the faster one on a GPU.
@@ -18,7 +18,7 @@ GPU_DENSE_TOKENS = 8192
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated on a CUDA device, what PyTorch keeps in reserve included."""
+    """Bytes that can still be allocated on a CUDA device, PyTorch's own reserve included."""
     free, _ = torch.cuda.mem_get_info(device)
     reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return free + reserve

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.device import GPU_DENSE_TOKENS, chunk_tokens
 from hipcli.engine.errors import ModelError
@@ -46,6 +48,9 @@ class LoadedEngine:
             UsageError: the device or the dtype is not to be had.
         """
         loaded = load(folder, device=config.device, dtype=config.dtype)
+        if loaded.device != "cpu":
+            # Kernels run on the current device.
+            torch.cuda.set_device(loaded.device)
         runner = Runner(loaded.model)
         _check_kernels(runner, folder.name)
         method = make_method(config.method, config.method_settings)

@@ -12,7 +12,7 @@ import torch
 from hipcli.engine.dense import fused_attention
 from hipcli.engine.methods.base import Geometry, Method
 from hipcli.engine.selection import best_blocks, between
-from hipcli.engine.step import StepInput
+from hipcli.engine.step import Step, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, num_pages
 from hipcli.engine.views import PackedView
 from hipcli.engine.vote import Ballot
@@ -71,12 +71,12 @@ class PrefillPass:
         if (step.start, q.shape[0]) != self._chunk:
             self._chunk = (step.start, q.shape[0])
             self._chunk_parts = _parts(self.method.geometry, *self._chunk, q.device)
-        outs = [self._attend(layer, q[part.low : part.high], step, part) for part in self._chunk_parts]
+        outs = [
+            self._attend(layer, q[part.low : part.high], step, part) for part in self._chunk_parts
+        ]
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
-    def _attend(
-        self, layer: int, q: torch.Tensor, step: StepInput, part: _Part
-    ) -> torch.Tensor:
+    def _attend(self, layer: int, q: torch.Tensor, step: StepInput, part: _Part) -> torch.Tensor:
         store, geometry = step.store, self.method.geometry
         blocks, sink_tokens, local_tokens = None, 0, part.end
         if part.dense and store.device.type == "cuda" and q.dtype != torch.float32:
@@ -98,10 +98,12 @@ class PrefillPass:
         rope = step.tables.first(local_tokens + q.shape[0])
         length = store.seqlen_k(part.end)
         scale = step.softmax_scale
-        return sparse_prefill(q, store.kv[layer], plan, rope, length, scale, backend=store.backend)[0]
+        return sparse_prefill(q, store.kv[layer], plan, rope, length, scale, backend=store.backend)[
+            0
+        ]
 
 
-def no_blocks(num_queries: int, step: StepInput) -> torch.Tensor:
+def no_blocks(num_queries: int, step: Step) -> torch.Tensor:
     """The selection of a method that selects nothing: int32 [num_queries, num_kv_heads, 0]."""
     shape = (num_queries, step.store.layout.num_kv_heads, 0)
     return torch.empty(shape, dtype=torch.int32, device=step.store.device)
@@ -135,9 +137,7 @@ def attend_tokens(
     return sparse_decode(
         q,
         store.kv[layer],
-        SparsePlan(
-            blocks, window_starts, 1, block_size_k, geometry.sink_tokens, local_tokens
-        ),
+        SparsePlan(blocks, window_starts, 1, block_size_k, geometry.sink_tokens, local_tokens),
         step.tables.first(local_tokens),
         store.seqlen_k(end),
         step.softmax_scale,
@@ -181,7 +181,15 @@ class QuestionPass:
         context = self.ballot.context_tokens
         rope, length = step.tables.first(distance + 1), store.seqlen_k(context)
         results = [
-            vote(few, store.kv[layer], length, rope, distance, step.softmax_scale, backend=store.backend)
+            vote(
+                few,
+                store.kv[layer],
+                length,
+                rope,
+                distance,
+                step.softmax_scale,
+                backend=store.backend,
+            )
             for few in q.split(MAX_TOKENS)
         ]
         page_max, lse = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*results, strict=True))

@@ -5,7 +5,7 @@ un-rotated, and the attention of every layer is ours through Transformers' atten
 The state of a pass travels as the keyword argument `hip_step`; there is no global.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ def _attention(
     """Transformers' attention function: q [1, H, T, D], k and v [1, HK, T, D] -> [1, T, H, D]."""
     if hip_step is None:
         raise ValueError("the hip attention needs the keyword argument hip_step")
-    layer = module.layer_idx
+    layer: Any = module.layer_idx
     hip_step.softmax_scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     hip_step.append(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     out = hip_step.attention.attend(layer, query[0].transpose(0, 1), hip_step)
@@ -54,7 +54,7 @@ class Runner:
     """
 
     def __init__(
-        self, model: nn.Module, kv_dtype: torch.dtype | None = None, backend: str = "auto"
+        self, model: Any, kv_dtype: torch.dtype | None = None, backend: str = "auto"
     ) -> None:
         config = model.config
         self.model = model

@@ -25,7 +25,7 @@ class Sampler:
         return int(torch.multinomial(probabilities, 1, generator=self._generator))
 
     def draw(self, logits: torch.Tensor) -> torch.Tensor:
-        """Token id from fp32 logits [vocab_size], int64 [1] on their device, without waiting for it.
+        """Token id from fp32 logits [vocab_size]: int64 [1] on their device, not waited for.
 
         The random numbers are the device's own: another device draws other tokens.
         """

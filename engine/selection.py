@@ -15,13 +15,13 @@ from hipcli.kernels.types import PagedKV, PageIndex, RopeTables
 
 
 def head_queries(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
-    """[N, num_heads, head_dim] -> [N * group, num_kv_heads, head_dim]: a query per head of a group."""
+    """[N, num_heads, head_dim] -> [N * group, num_kv_heads, head_dim]: one query a head."""
     return q.unflatten(1, (num_kv_heads, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
     """Every row of x `times` times in a row."""
-    return x.unsqueeze(1).expand(-1, times, *x.shape[1:]).flatten(0, 1)
+    return x.unsqueeze(1).expand(-1, times, *x.shape[1:]).flatten(0, 1).contiguous()
 
 
 def group_shares(scores: torch.Tensor, group: int, softmax_scale: float) -> torch.Tensor:
@@ -128,9 +128,7 @@ def best_blocks(
     return select_blocks(shares, num_blocks, pages, backend=backend)
 
 
-def between(
-    scores: torch.Tensor, sink_tokens: int, window_starts: torch.Tensor
-) -> torch.Tensor:
+def between(scores: torch.Tensor, sink_tokens: int, window_starts: torch.Tensor) -> torch.Tensor:
     """Scores [N, num_kv_heads, num_pages] with -inf for pages outside [sinks, window start)."""
     page = torch.arange(scores.shape[-1], device=scores.device)
     inside = (page >= sink_tokens // PAGE_TOKENS) & (page < window_starts[:, None] // PAGE_TOKENS)

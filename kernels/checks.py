@@ -149,6 +149,7 @@ def check_plan(plan: SparsePlan, q: torch.Tensor, kv: PagedKV, rope: RopeTables)
     require_unit_stride("plan.block_indices", plan.block_indices)
     require_shape("plan.window_starts", plan.window_starts, (blocks,))
     require_dtype("plan.window_starts", plan.window_starts, (torch.int32,))
+    require_unit_stride("plan.window_starts", plan.window_starts)
     if page_size % plan.block_size_k:
         raise ValueError(
             f"plan.block_size_k: expected a divisor of the page size {page_size}, "

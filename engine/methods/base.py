@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hipcli.engine.step import StepInput
+from hipcli.engine.step import Step, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
 
 
@@ -65,7 +65,7 @@ class Schedule:
     _blocks_at: int = -1
 
     def next(self, position: int, window_start: int) -> str:
-        """What the step at `position` does: `keep` its plan, choose `blocks`, or `pages` and blocks."""
+        """What the step at `position` does: `keep` the plan, choose `blocks`, or `pages` too."""
         if window_start == 0:
             return "keep"
         # Tokens that left the window must become candidates at once.
@@ -121,7 +121,7 @@ class Method(Protocol):
         """
 
     def choose_pages(
-        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """Candidate pages of single queries [N, num_heads, head_dim].
 
@@ -130,7 +130,7 @@ class Method(Protocol):
         """
 
     def choose_blocks(
-        self, layer: int, q: torch.Tensor, pages: torch.Tensor, step: StepInput
+        self, layer: int, q: torch.Tensor, pages: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """Blocks of single queries among their candidate pages.
 
@@ -170,13 +170,13 @@ class Unselective:
         """No selection."""
 
     def choose_pages(
-        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """Never called: there are no pages to choose."""
         raise NotImplementedError("this method selects nothing")
 
     def choose_blocks(
-        self, layer: int, q: torch.Tensor, pages: torch.Tensor, step: StepInput
+        self, layer: int, q: torch.Tensor, pages: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """Never called: there are no blocks to choose."""
         raise NotImplementedError("this method selects nothing")

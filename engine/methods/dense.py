@@ -1,4 +1,4 @@
-"""Every query attends every key, at true positions. The baseline, exact inside the trained window."""
+"""Every query attends every key, at true positions: exact inside the trained window."""
 
 from dataclasses import dataclass, field
 

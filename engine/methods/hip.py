@@ -17,7 +17,7 @@ import torch
 from hipcli.engine.methods.base import Geometry, Schedule
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.selection import best_blocks, best_pages
-from hipcli.engine.step import StepInput
+from hipcli.engine.step import Step, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks
@@ -77,7 +77,7 @@ class HipMethod:
         """See `Method.schedule`."""
         return Schedule(self.config.candidate_refresh_steps, self.config.block_refresh_steps)
 
-    def _rope(self, step: StepInput) -> RopeTables:
+    def _rope(self, step: Step) -> RopeTables:
         return step.tables.first(self.config.query_distance_tokens + 1)
 
     def select_prefill(
@@ -100,7 +100,7 @@ class HipMethod:
         return select_blocks(scores, num_pages, backend=step.store.backend)
 
     def choose_pages(
-        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `Method.choose_pages`."""
         return best_pages(
@@ -116,7 +116,7 @@ class HipMethod:
         )
 
     def choose_blocks(
-        self, layer: int, q: torch.Tensor, pages: torch.Tensor, step: StepInput
+        self, layer: int, q: torch.Tensor, pages: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `Method.choose_blocks`."""
         return best_blocks(

@@ -10,30 +10,14 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
+from hipcli.engine.store.layout import KVLayout
 from hipcli.engine.store.mapping import AddressRange
 
 # Pages that travel between device and file at once: 4 MiB of a layer of an 8B model.
 STAGED_PAGES = 16
-
-
-class Layout(Protocol):
-    """What a memory needs of `KVLayout`."""
-
-    num_layers: int
-    dtype: torch.dtype
-
-    @property
-    def page_shape(self) -> tuple[int, int, int, int]: ...
-    @property
-    def summary_shape(self) -> tuple[int, int, int]: ...
-    @property
-    def page_bytes(self) -> int: ...
-    @property
-    def summary_bytes(self) -> int: ...
 
 
 LayerFiles = Sequence[tuple[Path, Path]]
@@ -53,7 +37,7 @@ class HostMemory:
             page's summary lies in one piece, so that a file of them grows at its end.
     """
 
-    def __init__(self, layout: Layout, capacity: int, device: torch.device) -> None:
+    def __init__(self, layout: KVLayout, capacity: int, device: torch.device) -> None:
         self._layout = layout
         self._ranges: list[tuple[AddressRange, AddressRange]] = []
         self.pages: list[torch.Tensor] = []
@@ -96,18 +80,19 @@ class DeviceMemory:
         summaries: per layer [num_kv_heads, capacity, 2, head_dim], contiguous.
     """
 
-    def __init__(self, layout: Layout, capacity: int, device: torch.device) -> None:
+    def __init__(self, layout: KVLayout, capacity: int, device: torch.device) -> None:
         self._layout = layout
         self._device = device
-        make = {"dtype": layout.dtype, "device": device}
-        heads, *summary = layout.summary_shape
         # Zeros: a half-filled page goes to the file whole, and with it whatever memory held.
-        self.pages = [
-            torch.zeros(capacity, *layout.page_shape, **make) for _ in range(layout.num_layers)
-        ]
-        self.summaries = [
-            torch.zeros(heads, capacity, *summary, **make) for _ in range(layout.num_layers)
-        ]
+        heads, *summary = layout.summary_shape
+        shapes = ((capacity, *layout.page_shape), (heads, capacity, *summary))
+        self.pages, self.summaries = (
+            [
+                torch.zeros(shape, dtype=layout.dtype, device=device)
+                for _ in range(layout.num_layers)
+            ]
+            for shape in shapes
+        )
         self._files: LayerFiles = ()
         self._pending: deque[tuple[int, Future[None]]] = deque()
         self._saved = 0
@@ -121,7 +106,7 @@ class DeviceMemory:
     def load(self, first: int, last: int) -> None:
         """Copy pages [first, last) and their summaries from the files to the device."""
         self._saved = last
-        copier = _Copier(self._layout, self._device)
+        copier = _Copier(self._layout, self._device, self._now())
         for layer, (page_file, index_file) in enumerate(self._files):
             copier.read(page_file, self.pages[layer], first, last)
             copier.read(index_file, self.summaries[layer].transpose(0, 1), first, last)
@@ -129,18 +114,22 @@ class DeviceMemory:
 
     def save(self, first: int, last: int) -> int:
         """Start copying pages [first, last) to the files; how many pages have arrived so far."""
-        ready = None
-        if self._device.type == "cuda":
-            ready = torch.cuda.Event()
-            ready.record()
-        files = self._files
-        self._pending.append((last, self._thread.submit(self._write, files, first, last, ready)))
+        job = self._thread.submit(self._write, self._files, first, last, self._now())
+        self._pending.append((last, job))
         self._collect(wait=False)
         return self._saved
 
     def flush(self) -> None:
         """Wait for every copy; raise what went wrong with one."""
         self._collect(wait=True)
+
+    def _now(self) -> "torch.cuda.Event | None":
+        """An event after everything the device was told so far."""
+        if self._device.type != "cuda":
+            return None
+        ready = torch.cuda.Event()
+        ready.record(torch.cuda.current_stream(self._device))
+        return ready
 
     def _collect(self, *, wait: bool) -> None:
         while self._pending and (wait or self._pending[0][1].done()):
@@ -149,7 +138,7 @@ class DeviceMemory:
             self._saved = last
 
     def _write(
-        self, files: LayerFiles, first: int, last: int, ready: torch.cuda.Event | None
+        self, files: LayerFiles, first: int, last: int, ready: "torch.cuda.Event | None"
     ) -> None:
         copier = _Copier(self._layout, self._device, ready)
         for layer, (page_file, index_file) in enumerate(files):
@@ -163,11 +152,11 @@ class _Copier:
     Args:
         layout: the larger of a page and a summary sizes the buffers.
         device: of the tensors.
-        ready: an event after which the rows to write are complete.
+        ready: an event after which the rows may be read or written.
     """
 
     def __init__(
-        self, layout: Layout, device: torch.device, ready: "torch.cuda.Event | None" = None
+        self, layout: KVLayout, device: torch.device, ready: "torch.cuda.Event | None" = None
     ) -> None:
         cuda = device.type == "cuda"
         size = STAGED_PAGES * layout.page_bytes
@@ -183,7 +172,7 @@ class _Copier:
         self._turn ^= 1
         num_bytes = rows.numel() * rows.element_size()
         raw = self._buffers[self._turn][:num_bytes]
-        return raw.view(rows.dtype).view(rows.shape), memoryview(raw.numpy())
+        return raw.view(rows.dtype).view(rows.shape), memoryview(raw.numpy().data)
 
     def _pieces(self, rows: torch.Tensor, first: int, last: int) -> list[tuple[int, torch.Tensor]]:
         row_bytes = rows[0].numel() * rows.element_size()

@@ -15,6 +15,7 @@ from ..checks import (
     require_positive,
     require_same_device,
     require_shape,
+    require_unit_stride,
 )
 from ..types import PageIndex, RopeTables
 
@@ -67,6 +68,7 @@ def score_pages(
     require_positive(block_size_q=block_size_q, query_stride=query_stride)
     require_shape("window_starts", window_starts, (num_q_blocks(q.shape[0], block_size_q),))
     require_dtype("window_starts", window_starts, (torch.int32,))
+    require_unit_stride("window_starts", window_starts)
     if sink_tokens < 0 or sink_tokens % index.page_size:
         raise ValueError(
             f"sink_tokens: expected a multiple of the page size {index.page_size}, "

@@ -21,6 +21,7 @@ from hipcli.engine.store.pages import KVStore
 from tests.engine.test_method_laws import SPARSE
 from tests.engine.test_sessions import answer, read, request
 from tests.engine.tiny import prefill_logits, random_ids, tiny_model
+from tests.gpu.wide import wide_model
 
 METHODS = {**SPARSE, "dense": DenseMethod}
 LENGTH = 500
@@ -200,3 +201,25 @@ def test_sampling_on_the_device_follows_the_probabilities() -> None:
 
 def test_chunk_on_a_cpu(host: Runner) -> None:
     assert chunk_tokens(host.layout, host.model.config, 10_000, host.device) == 512
+
+
+def test_triton_in_its_interpreter() -> None:
+    """The engine's own calls of the GPU kernels: views, strides and sizes as a GPU gets them."""
+    config = HipConfig(
+        sink_tokens=64,
+        window_tokens=64,
+        budget_tokens=64,
+        prefill_budget_tokens=64,
+        dense_tokens=0,
+        candidate_tokens=128,
+        query_distance_tokens=100,
+    )
+    results = []
+    for backend in ("cpu", "triton"):
+        method = HipMethod(config)
+        runner = Runner(wide_model(torch.float32, layers=1), backend=backend)
+        store, logits = after_prompt(runner, method, 400, 410)
+        attention = AnswerPass(method)
+        results.append((logits, list(generate(runner, store, attention, Sampler(0, 0), logits, 6))))
+    torch.testing.assert_close(results[1][0], results[0][0], rtol=1e-4, atol=1e-4)
+    assert results[1][1] == results[0][1]

@@ -1,4 +1,4 @@
-"""The engine on a GPU: the CPU's logits, graphs that equal eager steps, sessions that serve both."""
+"""The engine on a GPU: the CPU's logits, graphs equal to eager steps, sessions for both."""
 
 from __future__ import annotations
 

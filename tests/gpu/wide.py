@@ -8,14 +8,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.engine.tiny import VOCAB
 
 
-def wide_model(dtype: torch.dtype) -> torch.nn.Module:
-    """Three layers, 6 query heads on 2 KV heads of 64 channels, sharp attention, on the CPU."""
+def wide_model(dtype: torch.dtype, layers: int = 3) -> torch.nn.Module:
+    """Few layers, 6 query heads on 2 KV heads of 64 channels, sharp attention, on the CPU."""
     torch.manual_seed(7)
     config = LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=384,
         intermediate_size=512,
-        num_hidden_layers=3,
+        num_hidden_layers=layers,
         num_attention_heads=6,
         num_key_value_heads=2,
         max_position_embeddings=4096,
