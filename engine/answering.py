@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hipcli.engine.decoding import generate
 from hipcli.engine.events import Evidence
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
@@ -66,7 +67,7 @@ class Answerer:
     evidence: tuple[Evidence, ...] = ()
     finish_reason: str = "length"
 
-    def start(self) -> tuple[torch.Tensor, LayerAttention]:
+    def start(self) -> tuple[torch.Tensor, AnswerPass]:
         """Run the question: its vote, and what the mode asks for.
 
         Returns:
@@ -117,13 +118,11 @@ class Answerer:
         step = StepInput(self.store, self.runner.tables, attention, start)
         return self.runner.logits(ids, step)[-1]
 
-    def _reread(
-        self, ballot: Ballot, question: torch.Tensor
-    ) -> tuple[torch.Tensor, LayerAttention]:
+    def _reread(self, ballot: Ballot, question: torch.Tensor) -> tuple[torch.Tensor, AnswerPass]:
         prompt = torch.from_numpy(self._passages(ballot).astype(np.int64))
         room = len(prompt) + len(question) + self.request.generation.max_new_tokens
         dense = DenseMethod()
-        self.store = KVStore(self.runner.layout, room)
+        self.store = self.runner.new_store(room)
         step = StepInput(self.store, self.runner.tables, PrefillPass(dense), 0)
         self.runner.forward(prompt, step)
         answering = AnswerPass(dense)
@@ -149,11 +148,9 @@ class Answerer:
         generation = self.request.generation
         sampler = Sampler(generation.temperature, generation.seed)
         logits, attention = self.start()
-        for count in range(1, generation.max_new_tokens + 1):
-            token = sampler.pick(logits)
+        room = generation.max_new_tokens
+        for token in generate(self.runner, self.store, attention, sampler, logits, room):
             if token in self.stop_ids:
                 self.finish_reason = "stop"
                 return
             yield token
-            if count < generation.max_new_tokens:
-                logits = self._run(torch.tensor([token]), attention, self.store.length)

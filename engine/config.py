@@ -54,11 +54,12 @@ class EngineConfig:
     Args:
         models_dir: where pulled models lie.
         model: alias, hub id, local folder or .gguf file.
-        device: auto, cpu.
+        device: auto (a GPU where there is one), cpu, cuda, cuda:N.
         dtype: auto, bfloat16, float32.
         method: a name in METHODS.
         method_settings: fields of the method's config that differ from its defaults.
-        prefill_chunk_tokens: tokens of a document that pass through the model at once.
+        prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple
+            of 64; 0 chooses by device and free memory.
     """
 
     models_dir: Path
@@ -67,9 +68,9 @@ class EngineConfig:
     dtype: str = "auto"
     method: str = "hip"
     method_settings: dict[str, int] = field(default_factory=dict)
-    prefill_chunk_tokens: int = 512
+    prefill_chunk_tokens: int = 0
 
     def __post_init__(self) -> None:
         chunk = self.prefill_chunk_tokens
-        if chunk < 64 or chunk % 64:
-            raise ValueError(f"prefill_chunk_tokens is {chunk}; it must be a multiple of 64")
+        if chunk < 0 or chunk % 64:
+            raise ValueError(f"prefill_chunk_tokens is {chunk}; it must be 0 or a multiple of 64")

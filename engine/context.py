@@ -96,7 +96,7 @@ class ContextReader:
 
     def _record(self) -> dict[str, Any]:
         inputs = [[record.name, record.sha256] for record in self.request.inputs]
-        return {**self.identity, "chunk_tokens": self.chunk_tokens, "inputs": inputs}
+        return {**self.identity, "inputs": inputs}
 
     def _open(self, sessions: SessionStore, key: str, *, partial: bool) -> Session | Notice | None:
         """The session if it is there and sound; a notice after putting a damaged one aside."""
@@ -114,7 +114,7 @@ class ContextReader:
 
     def _new_store(self) -> KVStore:
         capacity = len(self.request.context_ids) + self.spare_tokens
-        return KVStore(self.runner.layout, capacity)
+        return self.runner.new_store(capacity)
 
     def _info(self, session: Session, *, reused: bool) -> SessionInfo:
         manifest = session.manifest
@@ -159,6 +159,7 @@ class ContextReader:
             session.map_into(store)
             started = time.perf_counter()
             yield from self._prefill(store, session)
+            store.flush()
             session.finish()
             elapsed = time.perf_counter() - started
             # From here on writes stay in this process: the question must not reach the files.
@@ -213,9 +214,9 @@ class ContextReader:
             end = min(start + self.chunk_tokens, total)
             step = StepInput(store, self.runner.tables, attention, start)
             self.runner.forward(ids[start:end], step)
-            start = end
             if session is not None:
-                session.checkpoint(end)
+                session.checkpoint(store.save(start, end))
+            start = end
             yield self._progress(store, end, first, total, started)
 
     def _progress(

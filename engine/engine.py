@@ -7,6 +7,7 @@ Opening reads the tokenizer only; weights are loaded by the first question.
 """
 
 import json
+import re
 import resource
 import sys
 import time
@@ -51,9 +52,9 @@ class Engine:
             UsageError: unknown method, setting or device.
         """
         make_config(config.method, config.method_settings)
-        if config.device not in ("auto", "cpu"):
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", config.device):
             raise UsageError(
-                f"device '{config.device}' is not supported", "use --device auto or --device cpu"
+                f"device '{config.device}' is not known", "use --device auto, cpu, cuda or cuda:N"
             )
         folder = resolve(config.model, models_dir=config.models_dir)
         return cls(config, folder, load_tokenizer(folder.path))
@@ -68,7 +69,7 @@ class Engine:
                 "revision": self.folder.revision,
                 "format": self.folder.format,
                 "dtype": self._loaded.dtype if self._loaded else self.config.dtype,
-                "device": "cpu",
+                "device": self._loaded.device if self._loaded else self.config.device,
             },
             "method": {"name": self.config.method, **settings},
             "context_limit": self.trained_tokens if self.config.method == "dense" else None,
@@ -93,6 +94,12 @@ class Engine:
         started = time.perf_counter()
         yield Phase("load")
         self._load()
+        from hipcli.engine.device import memory_errors
+
+        with memory_errors():
+            yield from self._answer(request, started)
+
+    def _answer(self, request: AskRequest, started: float) -> Generator[Event, None, None]:
         loaded_at = time.perf_counter()
         self._check_fit(request)
         context = yield from self._reader(request).read()
@@ -144,13 +151,15 @@ class Engine:
     def _reader(self, request: AskRequest) -> Any:
         from hipcli.engine.context import ContextReader
 
+        spare_tokens = len(request.question_ids) + request.generation.max_new_tokens
+        capacity_tokens = len(request.context_ids) + spare_tokens
         return ContextReader(
             runner=self._loaded.runner,
             method=self._loaded.method,
             request=request,
             identity=self._loaded.identity,
-            chunk_tokens=self.config.prefill_chunk_tokens,
-            spare_tokens=len(request.question_ids) + request.generation.max_new_tokens,
+            chunk_tokens=self._loaded.chunk_tokens(self.config, capacity_tokens),
+            spare_tokens=spare_tokens,
         )
 
     def _answerer(self, request: AskRequest, store: Any) -> Any:
@@ -180,6 +189,7 @@ class Engine:
         total = len(request.context_ids)
         kv_bytes = self._loaded.runner.layout.num_bytes(context.store.length)
         on_disk = self._loaded.runner.layout.num_bytes(total) if session.complete else 0
+        on_gpu = self._loaded.runner.device.type == "cuda"
         return Result(
             answer=answer,
             finish_reason=answerer.finish_reason,
@@ -192,11 +202,11 @@ class Engine:
             generated_tokens=count,
             timings=timings,
             memory={
-                "kv_device_bytes": 0,
-                "kv_host_bytes": kv_bytes - on_disk,
+                "kv_device_bytes": kv_bytes if on_gpu else 0,
+                "kv_host_bytes": 0 if on_gpu else kv_bytes - on_disk,
                 "kv_disk_bytes": on_disk,
                 "peak_rss_bytes": peak_rss_bytes(),
-                "peak_device_bytes": 0,
+                "peak_device_bytes": self._loaded.runner.peak_device_bytes(),
             },
         )
 

@@ -3,9 +3,14 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from hipcli.engine.config import EngineConfig
+from hipcli.engine.device import GPU_DENSE_TOKENS, chunk_tokens
+from hipcli.engine.errors import ModelError
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
+from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.models import ModelFolder, load
 from hipcli.engine.runner import Runner
 from hipcli.engine.tokenizer import Tokenizer
@@ -21,6 +26,7 @@ class LoadedEngine:
         identity: model, tokenizer, dtype, RoPE and method: whatever shapes keys and values
             besides the documents.
         dtype: of weights and KV, by name.
+        device: where they are, by name.
         vote_distance_tokens: distance between query and keys while voting.
     """
 
@@ -28,6 +34,7 @@ class LoadedEngine:
     method: Method
     identity: dict[str, Any]
     dtype: str
+    device: str
     vote_distance_tokens: int
 
     @classmethod
@@ -37,11 +44,19 @@ class LoadedEngine:
         """Load the weights.
 
         Raises:
-            ModelError: they are missing, damaged, or of an architecture hip does not run.
+            ModelError: they are missing, damaged, or of an architecture hip does not run there.
+            UsageError: the device or the dtype is not to be had.
         """
-        loaded = load(folder, device="cpu", dtype=config.dtype)
+        loaded = load(folder, device=config.device, dtype=config.dtype)
+        if loaded.device != "cpu":
+            # Kernels run on the current device.
+            torch.cuda.set_device(loaded.device)
         runner = Runner(loaded.model)
+        _check_kernels(runner, folder.name)
         method = make_method(config.method, config.method_settings)
+        if isinstance(method, HipMethod) and runner.device.type == "cuda":
+            # Not a setting of its own: a session serves other devices too.
+            method.dense_floor_tokens = min(runner.trained_tokens, GPU_DENSE_TOKENS)
         rope = getattr(loaded.config, "rope_parameters", None) or {}
         identity = {
             "model_name": folder.name,
@@ -54,4 +69,24 @@ class LoadedEngine:
         }
         # A query this far away is inside the trained window and beyond the reach of local heads.
         distance = min(1024, runner.trained_tokens // 2)
-        return cls(runner, method, identity, loaded.dtype, distance)
+        return cls(runner, method, identity, loaded.dtype, loaded.device, distance)
+
+    def chunk_tokens(self, config: EngineConfig, capacity_tokens: int) -> int:
+        """Tokens of a document that pass through the model at once."""
+        if config.prefill_chunk_tokens:
+            return config.prefill_chunk_tokens
+        runner = self.runner
+        return chunk_tokens(runner.layout, runner.model.config, capacity_tokens, runner.device)
+
+
+def _check_kernels(runner: Runner, name: str) -> None:
+    """Refuse shapes that the GPU kernels were not made for."""
+    if runner.backend != "triton":
+        return
+    from hipcli.kernels.triton_common import require_supported
+
+    layout = runner.layout
+    try:
+        require_supported(layout.head_dim, runner.num_heads, layout.num_kv_heads)
+    except NotImplementedError as error:
+        raise ModelError(f"{name} does not run on a GPU: {error}", "use --device cpu") from None

@@ -9,12 +9,54 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hipcli.engine.methods.base import Method
-from hipcli.engine.step import StepInput
-from hipcli.engine.store.pages import PAGE_TOKENS
+from hipcli.engine.dense import fused_attention
+from hipcli.engine.methods.base import Geometry, Method
+from hipcli.engine.selection import best_blocks, between
+from hipcli.engine.step import Step, StepInput
+from hipcli.engine.store.pages import PAGE_TOKENS, num_pages
 from hipcli.engine.views import PackedView
 from hipcli.engine.vote import Ballot
-from hipcli.kernels.sparse_prefill.cpu_impl import sparse_prefill
+from hipcli.kernels.select_blocks import select_blocks
+from hipcli.kernels.sparse_decode import sparse_decode
+from hipcli.kernels.sparse_prefill import sparse_prefill
+from hipcli.kernels.types import SparsePlan
+from hipcli.kernels.vote import MAX_TOKENS, vote
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Queries [low, high) of a chunk that one call attends; `end` is the position after them.
+
+    `window_starts` int32 [num_q_blocks]; `dense` where they are all 0.
+    """
+
+    low: int
+    high: int
+    end: int
+    dense: bool
+    window_starts: torch.Tensor
+
+
+def _parts(geometry: Geometry, start: int, tokens: int, device: torch.device) -> list[_Part]:
+    """A chunk cut where attention stops being dense, and where it starts inside a page."""
+    end = start + tokens
+    num_dense = geometry.window_starts(start, end).count(0)
+    borders = [start]
+    if num_dense:
+        borders.append(min(end, (start // PAGE_TOKENS + num_dense) * PAGE_TOKENS))
+    elif start % PAGE_TOKENS:
+        borders.append(min(end, (start // PAGE_TOKENS + 1) * PAGE_TOKENS))
+    if borders[-1] < end:
+        borders.append(end)
+    parts = []
+    for low, high in zip(borders[:-1], borders[1:], strict=True):
+        dense = geometry.window_start(low) == 0
+        first = low if dense else low // PAGE_TOKENS * PAGE_TOKENS
+        positions = torch.arange(first, high, PAGE_TOKENS, device=device)
+        starts = torch.zeros_like(positions).int()
+        starts = starts if dense else geometry.window_starts_at(positions)
+        parts.append(_Part(low - start, high - start, high, dense, starts))
+    return parts
 
 
 @dataclass(slots=True)
@@ -22,27 +64,85 @@ class PrefillPass:
     """Chunks of a document, selected for in blocks of 64 queries."""
 
     method: Method
+    _chunk: tuple[int, int] = (-1, -1)
+    _chunk_parts: list[_Part] = field(default_factory=list)
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
-        geometry = self.method.geometry
-        end = step.start + q.shape[0]
-        window_starts = geometry.window_starts(step.start, end)
-        blocks = self.method.select_prefill(layer, q, window_starts, step)
-        selected = 0 if blocks is None else blocks.shape[2] * PAGE_TOKENS
-        reach = end - min(window_starts) if any(window_starts) else 0
-        dense_end = end if 0 in window_starts else 0
-        step.tables.ensure(max(dense_end, geometry.sink_tokens + selected + reach))
-        return sparse_prefill(
-            q,
-            step.store.pages[layer],
-            blocks,
-            window_starts,
-            (step.tables.cos, step.tables.sin),
-            query_start=step.start,
-            sink_tokens=geometry.sink_tokens,
-            block_size_k=PAGE_TOKENS,
-            softmax_scale=step.softmax_scale,
+        if (step.start, q.shape[0]) != self._chunk:
+            self._chunk = (step.start, q.shape[0])
+            self._chunk_parts = _parts(self.method.geometry, *self._chunk, q.device)
+        outs = [
+            self._attend(layer, q[part.low : part.high], step, part) for part in self._chunk_parts
+        ]
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def _attend(self, layer: int, q: torch.Tensor, step: StepInput, part: _Part) -> torch.Tensor:
+        store, geometry = step.store, self.method.geometry
+        blocks, sink_tokens, local_tokens = None, 0, part.end
+        if part.dense and store.device.type == "cuda" and q.dtype != torch.float32:
+            return fused_attention(layer, q, step, part.end - q.shape[0], part.end)
+        if not part.dense:
+            blocks = self.method.select_prefill(layer, q, part.window_starts, step)
+            sink_tokens = geometry.sink_tokens
+            selected = 0 if blocks is None else blocks.shape[2] * PAGE_TOKENS
+            local_tokens = sink_tokens + selected + geometry.window_tokens + PAGE_TOKENS
+        plan = SparsePlan(
+            no_blocks(len(part.window_starts), step) if blocks is None else blocks,
+            part.window_starts,
+            PAGE_TOKENS,
+            PAGE_TOKENS,
+            sink_tokens,
+            local_tokens,
         )
+        # Rows for the whole chunk beyond the plan's own: on a CPU its windows share their keys.
+        rope = step.tables.first(local_tokens + q.shape[0])
+        length = store.seqlen_k(part.end)
+        scale = step.softmax_scale
+        return sparse_prefill(q, store.kv[layer], plan, rope, length, scale, backend=store.backend)[
+            0
+        ]
+
+
+def no_blocks(num_queries: int, step: Step) -> torch.Tensor:
+    """The selection of a method that selects nothing: int32 [num_queries, num_kv_heads, 0]."""
+    shape = (num_queries, step.store.layout.num_kv_heads, 0)
+    return torch.empty(shape, dtype=torch.int32, device=step.store.device)
+
+
+def attend_tokens(
+    layer: int,
+    q: torch.Tensor,
+    step: StepInput,
+    plan: tuple[torch.Tensor, torch.Tensor],
+    geometry: Geometry,
+    block_size_k: int,
+) -> torch.Tensor:
+    """Attend the T tokens of a pass, each with a plan of its own.
+
+    Args:
+        layer: which layer.
+        q: [T, num_heads, head_dim], un-rotated.
+        step: the pass.
+        plan: block_indices int32 [T, num_kv_heads, n] and window_starts int32 [T].
+        geometry: sinks and window.
+        block_size_k: tokens of a block.
+    """
+    blocks, window_starts = plan
+    end = step.start + q.shape[0]
+    selected = blocks.shape[2] * block_size_k
+    sparse = geometry.sink_tokens + selected + geometry.window_tokens + PAGE_TOKENS + q.shape[0]
+    dense = end if geometry.window_start(step.start) == 0 else 0
+    local_tokens = max(sparse, dense)
+    store = step.store
+    return sparse_decode(
+        q,
+        store.kv[layer],
+        SparsePlan(blocks, window_starts, 1, block_size_k, geometry.sink_tokens, local_tokens),
+        step.tables.first(local_tokens),
+        store.seqlen_k(end),
+        step.softmax_scale,
+        backend=store.backend,
+    )[0]
 
 
 @dataclass(slots=True)
@@ -62,41 +162,65 @@ class QuestionPass:
     block_size_k: int
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
-        maxima = self.ballot.count(layer, q, step, self.block_size_k)
+        page_max, lse = self._votes(layer, q, step)
+        self.ballot.count(layer, page_max, lse)
         geometry = self.method.geometry
-        starts = [geometry.window_start(step.start + i) for i in range(q.shape[0])]
-        if not any(starts):
-            return self._view(layer, step, 0, None).attend(layer, q, step)
-        out = torch.empty_like(q)
-        for i, window_start in enumerate(starts):
-            # One token is one pass of its own that ends at this token.
-            one = StepInput(step.store, step.tables, self, step.start + i, step.softmax_scale)
-            blocks = self._select(maxima, i, window_start)
-            view = self._view(layer, one, window_start, blocks)
-            out[i : i + 1] = view.attend(layer, q[i : i + 1], one)
-        return out
+        positions = torch.arange(step.start, step.start + q.shape[0], device=q.device)
+        starts = geometry.window_starts_at(positions)
+        if geometry.window_start(step.start + q.shape[0] - 1) == 0:
+            blocks = no_blocks(q.shape[0], step)
+        else:
+            blocks = self._select(layer, q, step, (page_max - lse.unsqueeze(-1)), starts)
+        return attend_tokens(layer, q, step, (blocks, starts), geometry, self.block_size_k)
 
-    def _view(
-        self, layer: int, step: StepInput, window_start: int, blocks: torch.Tensor | None
-    ) -> PackedView:
-        return PackedView.gather(
-            layer,
-            step,
-            window_start,
-            blocks,
-            sink_tokens=self.method.geometry.sink_tokens,
-            block_size_k=self.block_size_k,
+    def _votes(
+        self, layer: int, q: torch.Tensor, step: StepInput
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Page maxima fp32 [T, num_heads, pages of the context] and their log-sum-exp."""
+        store, distance = step.store, self.ballot.distance_tokens
+        context = self.ballot.context_tokens
+        rope, length = step.tables.first(distance + 1), store.seqlen_k(context)
+        results = [
+            vote(
+                few,
+                store.kv[layer],
+                length,
+                rope,
+                distance,
+                step.softmax_scale,
+                backend=store.backend,
+            )
+            for few in q.split(MAX_TOKENS)
+        ]
+        page_max, lse = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*results, strict=True))
+        return page_max[:, :, : num_pages(context)], lse
+
+    def _select(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        step: StepInput,
+        shares: torch.Tensor,
+        window_starts: torch.Tensor,
+    ) -> torch.Tensor:
+        """Best blocks between sinks and window of each token, int32 [T, num_kv_heads, n]."""
+        store, distance = step.store, self.ballot.distance_tokens
+        num_blocks = self.budget_tokens // self.block_size_k
+        shares = shares.unflatten(1, (store.layout.num_kv_heads, -1)).amax(2)
+        shares = between(shares, self.method.geometry.sink_tokens, window_starts)
+        # The best n blocks lie in the n pages with the best blocks.
+        pages = select_blocks(shares, min(num_blocks, shares.shape[2]), backend=store.backend)
+        return best_blocks(
+            q,
+            store.kv[layer],
+            pages,
+            step.tables.first(distance + 1),
+            distance,
+            self.block_size_k,
+            num_blocks,
+            step.softmax_scale,
+            backend=store.backend,
         )
-
-    def _select(self, maxima: torch.Tensor, token: int, window_start: int) -> torch.Tensor | None:
-        """Best blocks between sinks and window for one token, int64 [num_kv_heads, n]."""
-        if window_start == 0:
-            return None
-        first = self.method.geometry.sink_tokens // self.block_size_k
-        scores = maxima[:, first : window_start // self.block_size_k, :, token]
-        best = torch.log_softmax(scores, dim=1).amax(2)
-        count = min(self.budget_tokens // self.block_size_k, best.shape[1])
-        return best.topk(count, dim=1).indices.sort(1).values + first
 
 
 @dataclass(slots=True)
@@ -112,50 +236,76 @@ class AnswerPass:
     method: Method
     pages: torch.Tensor | None = None
     _views: dict[int, PackedView] = field(default_factory=dict)
+    # Given pages make one plan for all layers of a pass.
+    _plan: tuple[torch.Tensor, torch.Tensor] | None = None
+    _plan_of: tuple[int, int] = (-1, -1)
+
+    @property
+    def block_size_k(self) -> int:
+        """Tokens of a selected block."""
+        return self.method.block_size_k if self.pages is None else PAGE_TOKENS
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
-        geometry = self.method.geometry
-        window_start = geometry.window_start(step.start)
+        window_start = self.method.geometry.window_start(step.start)
+        if step.store.backend == "cpu":
+            blocks = self._blocks(layer, q, step, window_start)
+            return self._attend_view(layer, q, step, window_start, blocks)
+        if self._plan is None or self.pages is None or self._plan_of != (step.start, q.shape[0]):
+            self._plan = self._new_plan(layer, q, step, window_start)
+            self._plan_of = (step.start, q.shape[0])
+        return attend_tokens(layer, q, step, self._plan, self.method.geometry, self.block_size_k)
+
+    def _new_plan(
+        self, layer: int, q: torch.Tensor, step: StepInput, window_start: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """block_indices and window_starts for every token of the pass."""
+        tokens = q.shape[0]
+        blocks = self._blocks(layer, q, step, window_start)
+        blocks = no_blocks(1, step)[0] if blocks is None else blocks.int().to(q.device)
+        starts = step.store.filled(window_start).expand(tokens).contiguous()
+        return blocks.expand(tokens, -1, -1).contiguous(), starts
+
+    def _blocks(
+        self, layer: int, q: torch.Tensor, step: StepInput, window_start: int
+    ) -> torch.Tensor | None:
+        """Selected blocks of the pass, [num_kv_heads, n], or None."""
         if window_start == 0:
-            blocks, size = None, PAGE_TOKENS
-        elif self.pages is not None:
-            blocks, size = self._shared(window_start, step), PAGE_TOKENS
-        else:
-            if q.shape[0] > 1:
-                raise ValueError("without given pages an answer is generated token by token")
-            blocks = self.method.select_token(layer, q[0], step)
-            size = self.method.block_size_k
+            return None
+        if self.pages is not None:
+            return self.shared_pages(window_start).expand(step.store.layout.num_kv_heads, -1)
+        if q.shape[0] > 1:
+            raise ValueError("without given pages an answer is generated token by token")
+        return self.method.select_token(layer, q[0], step)
+
+    def shared_pages(self, window_start: int) -> torch.Tensor:
+        """The given pages between sinks and window."""
+        if self.pages is None:
+            raise ValueError("no pages were given")
+        first = self.method.geometry.sink_tokens // PAGE_TOKENS
+        inside = (self.pages >= first) & (self.pages < window_start // PAGE_TOKENS)
+        return self.pages[inside]
+
+    def _attend_view(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        step: StepInput,
+        window_start: int,
+        blocks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if blocks is not None:
+            # A view is a rectangle; unused tails are equally long in all heads.
+            blocks = blocks[:, blocks[0] >= 0]
         view = self._views.get(layer)
-        if not self._fits(view, window_start, blocks, step, q.shape[0]):
+        if view is None or not view.fits(step, q.shape[0], window_start, blocks):
             view = PackedView.gather(
                 layer,
                 step,
                 window_start,
                 blocks,
-                sink_tokens=geometry.sink_tokens,
-                block_size_k=size,
+                sink_tokens=self.method.geometry.sink_tokens,
+                block_size_k=self.block_size_k,
                 spare_tokens=q.shape[0] + PAGE_TOKENS,
             )
             self._views[layer] = view
         return view.attend(layer, q, step)
-
-    def _shared(self, window_start: int, step: StepInput) -> torch.Tensor:
-        first = self.method.geometry.sink_tokens // PAGE_TOKENS
-        inside = (self.pages >= first) & (self.pages < window_start // PAGE_TOKENS)
-        return self.pages[inside].expand(step.store.layout.num_kv_heads, -1)
-
-    @staticmethod
-    def _fits(
-        view: PackedView | None,
-        window_start: int,
-        blocks: torch.Tensor | None,
-        step: StepInput,
-        tokens: int,
-    ) -> bool:
-        if view is None or view.end != step.start or not view.has_room(tokens):
-            return False
-        if view.window_start != window_start:
-            return False
-        if blocks is None or view.blocks is None:
-            return blocks is view.blocks
-        return blocks is view.blocks or torch.equal(blocks, view.blocks)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from hipcli.kernels.types import RopeTables as KernelTables
+
 
 class IdentityRotary(nn.Module):
     """Stands in for a model's rotary module and rotates nothing: cos = 1, sin = 0.
@@ -35,7 +37,7 @@ class RopeTables:
 
     Args:
         rotary: the model's original rotary module; called as `rotary(hidden, position_ids)`.
-        dtype: dtype of the tables, the model's.
+        dtype: dtype of the tables.
         device: where they live.
         cos, sin: [num_positions, rotary_dim], the half-table repeated twice.
     """
@@ -72,3 +74,8 @@ class RopeTables:
         """Tables of positions [start, end): two tensors [end - start, rotary_dim]."""
         self.ensure(end)
         return self.cos[start:end], self.sin[start:end]
+
+    def first(self, num_positions: int) -> KernelTables:
+        """Whole tables of at least `num_positions` rows, as the kernels take them."""
+        self.ensure(num_positions)
+        return KernelTables(self.cos, self.sin)

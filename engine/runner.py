@@ -5,13 +5,20 @@ un-rotated, and the attention of every layer is ours through Transformers' atten
 The state of a pass travels as the keyword argument `hip_step`; there is no global.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import nn
 from transformers import AttentionInterface
 
+from hipcli.engine.device import check_kv_fits
 from hipcli.engine.rope import IdentityRotary, RopeTables
 from hipcli.engine.step import StepInput
-from hipcli.engine.store.pages import KVLayout
+from hipcli.engine.store.pages import KVLayout, KVStore
+from hipcli.kernels.backends import resolve
+
+if TYPE_CHECKING:
+    from hipcli.engine.decoding import DecodeStep
 
 
 def _attention(
@@ -27,9 +34,9 @@ def _attention(
     """Transformers' attention function: q [1, H, T, D], k and v [1, HK, T, D] -> [1, T, H, D]."""
     if hip_step is None:
         raise ValueError("the hip attention needs the keyword argument hip_step")
-    layer = module.layer_idx
+    layer: Any = module.layer_idx
     hip_step.softmax_scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    hip_step.store.append(layer, hip_step.start, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    hip_step.append(layer, key[0].transpose(0, 1), value[0].transpose(0, 1))
     out = hip_step.attention.attend(layer, query[0].transpose(0, 1), hip_step)
     return out.unsqueeze(0), None
 
@@ -43,14 +50,18 @@ class Runner:
     Args:
         model: a Transformers causal language model in eval mode; it is changed in place.
         kv_dtype: dtype of stored keys and values; the model's when None.
+        backend: of the kernels, or "auto" for the one of the model's device.
     """
 
-    def __init__(self, model: nn.Module, kv_dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: Any, kv_dtype: torch.dtype | None = None, backend: str = "auto"
+    ) -> None:
         config = model.config
         self.model = model
         self.device = next(model.parameters()).device
         self.dtype = next(model.parameters()).dtype
-        self.tables = RopeTables.of(model.model.rotary_emb, self.dtype, self.device)
+        self.backend = resolve(backend, self.device)
+        self.tables = RopeTables.of(model.model.rotary_emb, self._table_dtype(), self.device)
         model.model.rotary_emb = IdentityRotary(self.tables.rotary_dim)
         model.config._attn_implementation = "hip"
         self.num_heads = config.num_attention_heads
@@ -62,6 +73,24 @@ class Runner:
             dtype=kv_dtype or self.dtype,
         )
         self.trained_tokens: int = config.max_position_embeddings
+
+    def _table_dtype(self) -> torch.dtype:
+        # On a CPU tables multiply in the model's own dtype, as the stock model's do. The kernels
+        # multiply in fp32; half tables are half the bytes, and more exact than bf16.
+        if self.backend == "cpu" or self.dtype == torch.float32:
+            return self.dtype
+        return torch.float16
+
+    def peak_device_bytes(self) -> int:
+        """Most bytes that PyTorch held on the GPU so far; 0 on a CPU."""
+        if self.device.type != "cuda":
+            return 0
+        return torch.cuda.max_memory_reserved(self.device)
+
+    def new_store(self, capacity_tokens: int) -> KVStore:
+        """An empty store where the model is. Raises DoesNotFitError if there is no room."""
+        check_kv_fits(self.layout, capacity_tokens, self.device)
+        return KVStore(self.layout, capacity_tokens, self.backend, self.device)
 
     @torch.inference_mode()
     def forward(self, ids: torch.Tensor, step: StepInput) -> None:
@@ -91,6 +120,25 @@ class Runner:
         )
         step.store.length = step.start + ids.shape[0]
         return out.logits[0].float()
+
+    def decode(self, ids: torch.Tensor, step: "DecodeStep") -> torch.Tensor:
+        """Run one token whose position the device knows; a CUDA graph can hold this.
+
+        Args:
+            ids: int64 [1, 1] on the device.
+            step: state of the step.
+
+        Returns:
+            logits [vocab_size], in the model's dtype.
+        """
+        out = self.model(
+            input_ids=ids,
+            position_ids=step.position.unsqueeze(0),
+            use_cache=False,
+            logits_to_keep=1,
+            hip_step=step,
+        )
+        return out.logits[0, -1]
 
     def _positions(self, ids: torch.Tensor, step: StepInput) -> torch.Tensor:
         # The stand-in rotary module ignores them; given so that the model computes none.

@@ -9,6 +9,22 @@ from hipcli.engine.rope import RopeTables
 from hipcli.engine.store.pages import KVStore
 
 
+class Step(Protocol):
+    """What selecting needs of any forward pass."""
+
+    @property
+    def store(self) -> KVStore:
+        """Keys and values."""
+
+    @property
+    def tables(self) -> RopeTables:
+        """The model's RoPE tables."""
+
+    @property
+    def softmax_scale(self) -> float:
+        """Factor of q.k."""
+
+
 class LayerAttention(Protocol):
     """The attention of one forward pass; a method or an answering mode supplies it."""
 
@@ -42,3 +58,7 @@ class StepInput:
     attention: LayerAttention
     start: int
     softmax_scale: float = 1.0
+
+    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store the keys and values of this pass's tokens, [T, num_kv_heads, head_dim]."""
+        self.store.append(layer, self.start, k, v)

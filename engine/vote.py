@@ -18,10 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from hipcli.engine.events import Evidence
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
-from hipcli.kernels.sparse_prefill.cpu_impl import fold_heads, rotate_
-from hipcli.kernels.vote.cpu_impl import block_maxima
 
 
 @dataclass(slots=True)
@@ -42,52 +39,24 @@ class Ballot:
     own_words: tuple[int, int]
     votes: torch.Tensor | None = None
 
-    def count(
-        self, layer: int, q: torch.Tensor, step: StepInput, block_size_k: int
-    ) -> torch.Tensor:
+    def count(self, layer: int, page_max: torch.Tensor, lse: torch.Tensor) -> None:
         """Let the heads of one layer vote.
 
         Args:
             layer: which layer.
-            q: [T, num_heads, head_dim] of the question's tokens, un-rotated.
-            step: the pass.
-            block_size_k: tokens of the blocks whose maxima are returned; divides the page size.
-
-        Returns:
-            fp32 [num_kv_heads, num_blocks, group, T]: maximum scores of blocks, the last one
-            possibly shorter than the others.
+            page_max: fp32 [T, num_heads, num_pages], the maximum score of each page's keys for the
+                question's tokens.
+            lse: fp32 [T, num_heads], log-sum-exp of page_max over pages.
         """
-        store = step.store
-        num_kv_heads = store.layout.num_kv_heads
-        tokens, num_heads, _ = q.shape
-        rows = fold_heads(q, num_kv_heads) * step.softmax_scale
-        cos, sin = step.tables.rows(self.distance_tokens, self.distance_tokens + 1)
-        rotate_(rows, cos, sin)
-        full = self.context_tokens // PAGE_TOKENS
-        maxima = block_maxima(rows, store.pages[layer], 0, full, block_size_k)
-        page_maxima = maxima.unflatten(1, (full, PAGE_TOKENS // block_size_k)).amax(2)
-        rest = self.context_tokens % PAGE_TOKENS
-        if rest:
-            keys = store.pages[layer][full, 0, :, :rest]
-            tail = torch.bmm(keys, rows.transpose(1, 2)).float()
-            per_block = [part.amax(1, keepdim=True) for part in tail.split(block_size_k, 1)]
-            maxima = torch.cat((maxima, *per_block), 1)
-            page_maxima = torch.cat((page_maxima, tail.amax(1, keepdim=True)), 1)
-        group = num_heads // num_kv_heads
-        self._add(page_maxima.unflatten(2, (group, tokens)))
-        return maxima.view(num_kv_heads, -1, group, tokens)
-
-    def _add(self, page_maxima: torch.Tensor) -> None:
-        """Add a layer's votes, from fp32 [num_kv_heads, num_pages, group, T]."""
-        log_share = torch.log_softmax(page_maxima, dim=1)
+        log_share = page_max - lse.unsqueeze(-1)
         start, end = self.own_words
-        words = log_share[..., start:end]
-        scaffold = torch.cat((log_share[..., :start], log_share[..., end:]), dim=-1)
+        words = log_share[start:end]
+        scaffold = torch.cat((log_share[:start], log_share[end:]))
         # An even share of the context counts as common too: it keeps the logarithm tame.
-        common = torch.full_like(words[..., :1], 1.0 / words.shape[1])
-        if scaffold.shape[-1]:
-            common += scaffold.amax(-1, keepdim=True).exp()
-        votes = (words - common.log()).clamp_(min=0).mul_(words.exp()).sum(dim=(0, 2, 3))
+        common = torch.full_like(words[:1], 1.0 / words.shape[-1])
+        if scaffold.shape[0]:
+            common += scaffold.amax(0, keepdim=True).exp()
+        votes = (words - common.log()).clamp_(min=0).mul_(words.exp()).sum(dim=(0, 1))
         self.votes = votes if self.votes is None else self.votes + votes
 
     def ranking(self, first_token: int) -> list[int]:

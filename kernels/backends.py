@@ -51,6 +51,7 @@ def resolve(backend: str, device: torch.device) -> str:
 
     Raises:
         ValueError: an unknown name.
+        TypeError: "cpu" for tensors that are elsewhere.
     """
     if backend == "auto":
         return "triton" if device.type == "cuda" else "cpu"
@@ -58,6 +59,8 @@ def resolve(backend: str, device: torch.device) -> str:
         raise ValueError(
             f"backend: expected auto or one of {', '.join(BACKENDS)}, received {backend!r}"
         )
+    if backend == "cpu" and device.type != "cpu":
+        raise TypeError(f"the cpu backend needs tensors on the CPU, received them on {device}")
     return backend
 
 

@@ -158,6 +158,7 @@ def check_plan(plan: SparsePlan, q: torch.Tensor, kv: PagedKV, rope: RopeTables)
     require_unit_stride("plan.block_indices", plan.block_indices)
     require_shape("plan.window_starts", plan.window_starts, (blocks,))
     require_dtype("plan.window_starts", plan.window_starts, (torch.int32,))
+    require_unit_stride("plan.window_starts", plan.window_starts)
     if page_size % plan.block_size_k:
         raise ValueError(
             f"plan.block_size_k: expected a divisor of the page size {page_size}, "
@@ -175,8 +176,8 @@ def check_plan(plan: SparsePlan, q: torch.Tensor, kv: PagedKV, rope: RopeTables)
         )
 
 
-def check_index(index: PageIndex) -> None:
-    """Check a page index by itself."""
+def check_index(index: PageIndex, backend: str) -> None:
+    """Check a page index by itself, for a backend of BACKENDS (not "auto")."""
     if index.kind not in SUMMARIES_PER_PAGE:
         raise ValueError(
             f"index.kind: expected one of {', '.join(SUMMARIES_PER_PAGE)}, received {index.kind!r}"
@@ -184,8 +185,9 @@ def check_index(index: PageIndex) -> None:
     per_page = SUMMARIES_PER_PAGE[index.kind]
     require_shape("index.summaries", index.summaries, (None, None, per_page, None))
     require_dtype("index.summaries", index.summaries, (*FLOAT_DTYPES, torch.float8_e4m3fn))
-    if not index.summaries.is_contiguous():
-        raise ValueError("index.summaries: expected a contiguous tensor")
+    require_unit_stride("index.summaries", index.summaries)
+    if backend == "triton" and not index.summaries.is_contiguous():
+        raise ValueError("index.summaries: the triton backend expects a contiguous tensor")
     quantised = index.summaries.dtype == torch.float8_e4m3fn
     if quantised != (index.scales is not None):
         raise ValueError("index.scales: expected with float8_e4m3fn summaries and only then")

@@ -76,7 +76,7 @@ class PageIndex:
     Args:
         kind: "bounds" (channel minimum, then maximum) or "mean".
         summaries: [num_kv_heads, num_pages, S, head_dim], S = 2 for bounds and 1 for mean;
-            bf16, fp16, fp32 or fp8_e4m3.
+            bf16, fp16, fp32 or fp8_e4m3; contiguous for Triton, elsewhere maybe a strided view.
         scales: fp32 [num_kv_heads, num_pages] for fp8_e4m3 (value = stored * scale), else None.
         page_size: tokens.
     """

@@ -6,11 +6,11 @@ the grid of pages, so a token is processed alike in a long chunk, a short one, o
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from hipcli.engine.step import StepInput
+from hipcli.engine.step import Step, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
 
 
@@ -41,35 +41,145 @@ class Geometry:
         first, last = start // PAGE_TOKENS, -(-end // PAGE_TOKENS)
         return [self.window_start(page * PAGE_TOKENS) for page in range(first, last)]
 
+    def window_starts_at(self, positions: torch.Tensor) -> torch.Tensor:
+        """`window_start` of positions int64 [N], on their device: int32 [N]."""
+        page_start = positions // PAGE_TOKENS * PAGE_TOKENS
+        start = page_start - self.window_tokens
+        dense = (page_start < self.dense_tokens) | (start <= self.sink_tokens)
+        return start.masked_fill(dense, 0).int()
+
+
+@dataclass(slots=True)
+class Schedule:
+    """When a decode step selects anew; between two selections its plan is kept.
+
+    Args:
+        page_steps: decode steps between two choices of candidate pages.
+        block_steps: decode steps between two choices of blocks among them.
+    """
+
+    page_steps: int
+    block_steps: int
+    _window_start: int = -1
+    _pages_at: int = -1
+    _blocks_at: int = -1
+
+    def next(self, position: int, window_start: int) -> str:
+        """What the step at `position` does: `keep` the plan, choose `blocks`, or `pages` too."""
+        if window_start == 0:
+            return "keep"
+        # Tokens that left the window must become candidates at once.
+        moved = window_start != self._window_start or position < self._blocks_at
+        if moved or position - self._pages_at >= self.page_steps:
+            self._window_start, self._pages_at, self._blocks_at = window_start, position, position
+            return "pages"
+        if position - self._blocks_at >= self.block_steps:
+            self._blocks_at = position
+            return "blocks"
+        return "keep"
+
 
 class Method(Protocol):
-    """An attention method."""
+    """An attention method.
+
+    Attributes:
+        block_size_k: tokens of a block, when queries are selected for one by one.
+        token_pages, token_blocks: candidate pages and blocks of one query and KV head; 0 for a
+            method that selects nothing.
+    """
 
     name: str
-    geometry: Geometry
+    config: Any
     block_size_k: int
+    token_pages: int
+    token_blocks: int
+
+    @property
+    def geometry(self) -> Geometry:
+        """Sinks, window, dense length."""
+
+    def reset(self) -> None:
+        """Forget what the last answer selected."""
+
+    def schedule(self) -> Schedule:
+        """A new schedule for the decode steps of one answer."""
 
     def select_prefill(
-        self, layer: int, q: torch.Tensor, window_starts: list[int], step: StepInput
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
     ) -> torch.Tensor | None:
-        """Blocks for each query block of a chunk.
+        """Pages for each block of 64 queries of a chunk.
 
         Args:
             layer: index of the layer.
-            q: [T, num_heads, head_dim], un-rotated.
-            window_starts: per query block; blocks are wanted where it is above 0.
+            q: [T, num_heads, head_dim], un-rotated; its first query begins a block.
+            window_starts: int32 [num_q_blocks], all above 0.
             step: the pass.
 
         Returns:
-            int64 [num_q_blocks, num_kv_heads, n] in units of a page, or None for no selection.
+            int32 [num_q_blocks, num_kv_heads, n] in units of a page, -1 for the unused tail, or
+            None for no selection.
+        """
+
+    def choose_pages(
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """Candidate pages of single queries [N, num_heads, head_dim].
+
+        Returns:
+            int32 [N, num_kv_heads, token_pages].
+        """
+
+    def choose_blocks(
+        self, layer: int, q: torch.Tensor, pages: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """Blocks of single queries among their candidate pages.
+
+        Returns:
+            int32 [N, num_kv_heads, token_blocks] in units of `block_size_k`.
         """
 
     def select_token(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor | None:
-        """Blocks for one query, a decode step or a token of the question.
+        """Blocks for one decode step, kept from an earlier one where the schedule says so.
 
         Args:
             q: [num_heads, head_dim], un-rotated.
 
         Returns:
-            int64 [num_kv_heads, n] in units of `block_size_k` tokens, ascending, or None.
+            int32 [num_kv_heads, n] in units of `block_size_k`, ascending, -1 for the unused tail,
+            or None.
         """
+
+
+class Unselective:
+    """The part of a method that selects nothing."""
+
+    __slots__ = ()
+    token_pages = 0
+    token_blocks = 0
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def schedule(self) -> Schedule:
+        """There is never anything to choose."""
+        return Schedule(1, 1)
+
+    def select_prefill(
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
+    ) -> None:
+        """No selection."""
+
+    def choose_pages(
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """Never called: there are no pages to choose."""
+        raise NotImplementedError("this method selects nothing")
+
+    def choose_blocks(
+        self, layer: int, q: torch.Tensor, pages: torch.Tensor, step: Step
+    ) -> torch.Tensor:
+        """Never called: there are no blocks to choose."""
+        raise NotImplementedError("this method selects nothing")
+
+    def select_token(self, layer: int, q: torch.Tensor, step: StepInput) -> None:
+        """No selection."""

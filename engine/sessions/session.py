@@ -116,8 +116,8 @@ class Session:
 
     def map_into(self, store: KVStore) -> None:
         """Lay the files under the store: written through while partial, read-only when complete."""
-        store.map_session(self.folder, self.manifest.context_tokens, shared=not self.complete)
-        store.length = self.tokens_done
+        file_tokens = self.manifest.context_tokens
+        store.map_session(self.folder, file_tokens, self.tokens_done, shared=not self.complete)
 
     def checkpoint(self, tokens_done: int) -> None:
         """Record that the pages of `tokens_done` tokens are written.

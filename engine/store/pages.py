@@ -1,62 +1,19 @@
 """The KV store: un-rotated keys and values in pages of 64 tokens, with a summary of each page.
 
-On a CPU the device tier is the host's memory and the disk tier is mapped into it: a session's
-files and the memory for the tokens after them form one tensor of pages a layer.
+Where the pages lie is the business of a memory: `HostMemory` maps a session's files into the
+process, `DeviceMemory` keeps them on a GPU and copies to and from the files.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from hipcli.engine.store.mapping import AddressRange
+from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout, layer_files, num_pages
+from hipcli.engine.store.memory import DeviceMemory, HostMemory
+from hipcli.kernels.page_index import update_page_index_
+from hipcli.kernels.types import PagedKV, PageIndex
 
-PAGE_TOKENS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class KVLayout:
-    """Shape of one layer's pages.
-
-    Args:
-        num_layers, num_kv_heads, head_dim: the model's.
-        dtype: of keys, values and summaries.
-    """
-
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
-
-    @property
-    def page_shape(self) -> tuple[int, int, int, int]:
-        """[2, num_kv_heads, page_size, head_dim]: keys, then values."""
-        return (2, self.num_kv_heads, PAGE_TOKENS, self.head_dim)
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of one page of one layer."""
-        return 2 * self.num_kv_heads * PAGE_TOKENS * self.head_dim * self.dtype.itemsize
-
-    @property
-    def summary_bytes(self) -> int:
-        """Bytes of the summary of one page of one layer: maxima and minima of its keys."""
-        return 2 * self.num_kv_heads * self.head_dim * self.dtype.itemsize
-
-    def num_bytes(self, num_tokens: int) -> int:
-        """Bytes of pages and summaries of all layers for `num_tokens` tokens."""
-        pages = num_pages(num_tokens)
-        return self.num_layers * pages * (self.page_bytes + self.summary_bytes)
-
-
-def num_pages(num_tokens: int) -> int:
-    """Pages that `num_tokens` tokens touch, the last one possibly half filled."""
-    return -(-num_tokens // PAGE_TOKENS)
-
-
-def layer_files(folder: Path, layer: int) -> tuple[Path, Path]:
-    """Files of a layer's pages and summaries inside a session's folder."""
-    return folder / "kv" / f"{layer:03d}.pages", folder / "index" / f"{layer:03d}.bounds"
+__all__ = ["PAGE_TOKENS", "KVLayout", "KVStore", "layer_files", "num_pages"]
 
 
 class KVStore:
@@ -65,43 +22,81 @@ class KVStore:
     Args:
         layout: shape of the pages.
         capacity_tokens: how many tokens the store can ever hold.
+        backend: of the kernels that read it, a name of `hipcli.kernels.backends.BACKENDS`.
+        device: where the pages are.
 
     Attributes:
         pages: per layer [capacity_pages, 2, num_kv_heads, page_size, head_dim].
-        index: per layer [capacity_pages, num_kv_heads, 2 * head_dim]: per channel the maximum,
-            then the minimum of a full page's keys.
+        kv: per layer the same as keys, values and page table.
+        index: per layer the summaries of all full pages.
         length: tokens of which every layer has been written.
     """
 
-    def __init__(self, layout: KVLayout, capacity_tokens: int) -> None:
+    def __init__(
+        self,
+        layout: KVLayout,
+        capacity_tokens: int,
+        backend: str = "cpu",
+        device: torch.device | str = "cpu",
+    ) -> None:
         self.layout = layout
         self.capacity_tokens = num_pages(capacity_tokens) * PAGE_TOKENS
+        self.backend = backend
+        self.device = torch.device(device)
         self.length = 0
         capacity = num_pages(capacity_tokens)
-        self._ranges: list[tuple[AddressRange, AddressRange]] = []
-        self.pages: list[torch.Tensor] = []
-        self.index: list[torch.Tensor] = []
-        for _ in range(layout.num_layers):
-            pages = AddressRange(capacity * layout.page_bytes)
-            index = AddressRange(capacity * layout.summary_bytes)
-            self._ranges.append((pages, index))
-            self.pages.append(pages.tensor(layout.dtype, (capacity, *layout.page_shape)))
-            shape = (capacity, layout.num_kv_heads, 2 * layout.head_dim)
-            self.index.append(index.tensor(layout.dtype, shape))
+        make = HostMemory if backend == "cpu" else DeviceMemory
+        self._memory = make(layout, capacity, self.device)
+        self.pages: list[torch.Tensor] = self._memory.pages
+        table = torch.arange(capacity, dtype=torch.int32, device=self.device)
+        self.kv = [PagedKV(pages[:, 0], pages[:, 1], table) for pages in self.pages]
+        self.index = [
+            PageIndex("bounds", summaries, None, PAGE_TOKENS)
+            for summaries in self._memory.summaries
+        ]
+        self._seqlen_k = self.filled(0)
+        self._seqlen = 0
 
-    def map_session(self, folder: Path, file_tokens: int, *, shared: bool) -> None:
-        """Lay a session's files under the store.
+    def filled(self, value: int) -> torch.Tensor:
+        """int32 [1] on the device, made there: a copy from the host would wait for the device."""
+        return torch.full((1,), value, dtype=torch.int32, device=self.device)
+
+    def seqlen_k(self, tokens: int) -> torch.Tensor:
+        """`filled(tokens)`, kept for the layers that ask next."""
+        if tokens != self._seqlen:
+            self._seqlen_k, self._seqlen = self.filled(tokens), tokens
+        return self._seqlen_k
+
+    def map_session(self, folder: Path, file_tokens: int, tokens: int, *, shared: bool) -> None:
+        """Lay a session's files under the store, whose `length` becomes `tokens`.
 
         Args:
             folder: the session's folder.
             file_tokens: tokens the files have room for.
-            shared: True while building (writes reach the files), False to read.
+            tokens: how many of them are there.
+            shared: True while building (`save` writes to the files), False to read.
         """
-        pages = num_pages(file_tokens)
-        for layer, (page_range, index_range) in enumerate(self._ranges):
-            page_file, index_file = layer_files(folder, layer)
-            page_range.map_file(page_file, pages * self.layout.page_bytes, shared=shared)
-            index_range.map_file(index_file, pages * self.layout.summary_bytes, shared=shared)
+        files = [layer_files(folder, layer) for layer in range(self.layout.num_layers)]
+        resident = num_pages(self.length) if self.length >= tokens else self.length // PAGE_TOKENS
+        self._memory.attach(files, num_pages(file_tokens), shared=shared)
+        self._memory.load(resident, num_pages(tokens))
+        self.length = tokens
+
+    def save(self, start: int, end: int) -> int:
+        """Write the pages of tokens [start, end) to the session's files, maybe later.
+
+        Returns:
+            how many tokens are in the files now.
+
+        Raises:
+            OSError: an earlier page could not be written.
+        """
+        saved = self._memory.save(start // PAGE_TOKENS, num_pages(end))
+        return end if saved >= num_pages(end) else saved * PAGE_TOKENS
+
+    def flush(self) -> None:
+        """Wait until all pages are in the files. Raises OSError as `save` does."""
+        self._memory.flush()
 
     def append(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Write the keys and values of tokens [start, start + T) of one layer.
@@ -120,38 +115,63 @@ class KVStore:
             page, offset = divmod(position, PAGE_TOKENS)
             if offset == 0 and end - position >= PAGE_TOKENS:
                 count = (end - position) // PAGE_TOKENS * PAGE_TOKENS
-                self._write_full(pages, page, k, v, position - start, count)
+                _write_full(pages, page, k, v, position - start, count)
             else:
                 count = min(PAGE_TOKENS - offset, end - position)
                 source = slice(position - start, position - start + count)
                 pages[page, 0, :, offset : offset + count] = k[source].transpose(0, 1)
                 pages[page, 1, :, offset : offset + count] = v[source].transpose(0, 1)
             position += count
-        self._summarise(layer, start // PAGE_TOKENS, end // PAGE_TOKENS)
+        full = end // PAGE_TOKENS * PAGE_TOKENS
+        if full > start:
+            self.summarise(layer, self.seqlen_k(full), full - start)
 
-    def _write_full(
-        self,
-        pages: torch.Tensor,
-        page: int,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        source: int,
-        count: int,
-    ) -> None:
-        shape = (-1, PAGE_TOKENS, *k.shape[1:])
-        last = page + count // PAGE_TOKENS
-        pages[page:last, 0] = k[source : source + count].reshape(shape).transpose(1, 2)
-        pages[page:last, 1] = v[source : source + count].reshape(shape).transpose(1, 2)
+    def append_at(self, layer: int, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Write one token at a place that the device knows; a CUDA graph can hold this.
 
-    def _summarise(self, layer: int, first: int, last: int) -> None:
-        """Bounds of the keys of the full pages [first, last)."""
-        if first >= last:
-            return
-        keys = self.pages[layer][first:last, 0]
-        head_dim = self.layout.head_dim
-        self.index[layer][first:last, :, :head_dim] = keys.amax(2)
-        self.index[layer][first:last, :, head_dim:] = keys.amin(2)
+        Args:
+            layer: which layer.
+            rows: int64 [2 * num_kv_heads], see `rows_of`.
+            k, v: [1, num_kv_heads, head_dim].
+        """
+        table = self.pages[layer].view(-1, self.layout.head_dim)
+        table.index_copy_(0, rows, torch.cat((k[0], v[0])))
+
+    def rows_of(self, position: torch.Tensor) -> torch.Tensor:
+        """Rows of a layer's pages, seen as [-1, head_dim], that hold one token.
+
+        Args:
+            position: int64 [1].
+
+        Returns:
+            int64 [2 * num_kv_heads]: its keys, then its values.
+        """
+        heads = torch.arange(2 * self.layout.num_kv_heads, device=self.device)
+        page = position // PAGE_TOKENS * (2 * self.layout.num_kv_heads)
+        return (page + heads) * PAGE_TOKENS + position % PAGE_TOKENS
+
+    def summarise(self, layer: int, seqlen_k: torch.Tensor, num_new_tokens: int) -> None:
+        """Summarise the pages that hold the newest of `seqlen_k` (int32 [1]) tokens."""
+        kv = self.kv[layer]
+        update_page_index_(
+            self.index[layer],
+            kv.k_pages,
+            kv.page_table,
+            seqlen_k,
+            num_new_tokens,
+            backend=self.backend,
+        )
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on; full pages written again are summarised again."""
         self.length = min(self.length, length)
+
+
+def _write_full(
+    pages: torch.Tensor, page: int, k: torch.Tensor, v: torch.Tensor, source: int, count: int
+) -> None:
+    """Tokens [source, source + count) of k and v fill the pages from `page` on."""
+    shape = (-1, PAGE_TOKENS, *k.shape[1:])
+    last = page + count // PAGE_TOKENS
+    pages[page:last, 0] = k[source : source + count].reshape(shape).transpose(1, 2)
+    pages[page:last, 1] = v[source : source + count].reshape(shape).transpose(1, 2)

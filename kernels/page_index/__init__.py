@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..backends import implementation
+from ..backends import implementation, resolve
 from ..checks import (
     FLOAT_DTYPES,
     SUMMARIES_PER_PAGE,
@@ -52,7 +52,7 @@ def new_page_index(
     quantised = dtype == torch.float8_e4m3fn
     scales = torch.ones(num_kv_heads, num_pages, device=device) if quantised else None
     index = PageIndex(kind, summaries, scales, page_size)
-    check_index(index)
+    check_index(index, "reference")
     return index
 
 
@@ -80,7 +80,7 @@ def update_page_index_(
         ValueError: a shape or value does not fit.
         TypeError: a dtype or device does not fit.
     """
-    check_index(index)
+    check_index(index, resolve(backend, k_pages.device))
     heads, pages, _, head_dim = index.summaries.shape
     require_shape("k_pages", k_pages, (None, heads, index.page_size, head_dim))
     require_dtype("k_pages", k_pages, FLOAT_DTYPES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..backends import implementation
+from ..backends import implementation, resolve
 from ..checks import (
     check_distance,
     check_index,
@@ -15,6 +15,7 @@ from ..checks import (
     require_positive,
     require_same_device,
     require_shape,
+    require_unit_stride,
 )
 from ..types import PageIndex, RopeTables
 
@@ -58,7 +59,7 @@ def score_pages(
     Source: the box bound is Quest's (2406.10774, section 3); queries pooled by 4 and one fixed
     distance are InfiniteHiP's (2502.08910, appendix), which searches keys instead of summaries.
     """
-    check_index(index)
+    check_index(index, resolve(backend, q.device))
     heads, _, _, head_dim = index.summaries.shape
     check_queries(q, heads)
     require_shape("q", q, (None, None, head_dim))
@@ -67,6 +68,7 @@ def score_pages(
     require_positive(block_size_q=block_size_q, query_stride=query_stride)
     require_shape("window_starts", window_starts, (num_q_blocks(q.shape[0], block_size_q),))
     require_dtype("window_starts", window_starts, (torch.int32,))
+    require_unit_stride("window_starts", window_starts)
     if sink_tokens < 0 or sink_tokens % index.page_size:
         raise ValueError(
             f"sink_tokens: expected a multiple of the page size {index.page_size}, "

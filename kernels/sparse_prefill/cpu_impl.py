@@ -1,221 +1,181 @@
-"""Sparse attention of a chunk of queries on a CPU: batched matrix products, no large mask.
+"""Sparse attention on a CPU: batched matrix products over gathered blocks.
 
-Faster than `reference.py` because it gathers whole pages, folds the query heads of a KV head into
-rows and keeps the scores of one query block in cache; checked against it in the tests.
+Faster than `reference.py` because it gathers whole blocks, folds the query heads of a KV head into
+rows, rotates a key once for all query blocks whose window holds it, and keeps the scores of one
+query block in cache.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 
-# Scores of more keys than this are computed tile by tile with an online softmax, so that
-# no buffer grows with the context.
-MAX_SCORE_KEYS = 8192
+from ..cpu_common import (
+    attend_rows,
+    causal_mask,
+    fold_heads,
+    key_blocks,
+    key_range,
+    rotate_,
+    unfold_heads,
+)
+from ..types import PagedKV, RopeTables, SparsePlan
+
+# Neighbouring query blocks with the same plan are attended together up to this many queries.
+MAX_SPAN_TOKENS = 64
 
 
-def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate `x` in place by half-split RoPE.
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Queries [low, high) of the call that attend the same blocks and one window."""
 
-    Args:
-        x: [..., N, head_dim].
-        cos, sin: [N, rotary_dim]; channels beyond rotary_dim stay as they are.
-
-    Returns:
-        `x`.
-    """
-    half = cos.shape[-1] // 2
-    cos, sin = cos[..., :half], sin[..., :half]
-    first, second = x[..., :half], x[..., half : 2 * half]
-    kept = first.clone()
-    first.mul_(cos).addcmul_(second, sin, value=-1)
-    second.mul_(cos).addcmul_(kept, sin)
-    return x
+    low: int
+    high: int
+    window_start: int
+    block: int
 
 
-def gather_blocks(
-    pages: torch.Tensor, block_indices: torch.Tensor, block_size_k: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy blocks of keys and values out of the pages.
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Arguments and results of one call; `first` is the position of its first query."""
 
-    Args:
-        pages: [num_pages, 2, num_kv_heads, page_size, head_dim], contiguous.
-        block_indices: [num_kv_heads, n] block numbers in units of `block_size_k` tokens.
-        block_size_k: tokens of a block; divides page_size.
-
-    Returns:
-        keys and values, each [num_kv_heads, n * block_size_k, head_dim].
-    """
-    _, _, num_kv_heads, page_size, head_dim = pages.shape
-    per_page = page_size // block_size_k
-    flat = pages.view(-1, block_size_k * head_dim)
-    heads = torch.arange(num_kv_heads, device=pages.device).unsqueeze(1)
-    page, inner = block_indices // per_page, block_indices % per_page
-    rows = (page * (2 * num_kv_heads) + heads) * per_page + inner
-    shape = (num_kv_heads, -1, head_dim)
-    keys = flat.index_select(0, rows.reshape(-1)).view(shape)
-    values = flat.index_select(0, (rows + num_kv_heads * per_page).reshape(-1)).view(shape)
-    return keys, values
-
-
-def contiguous_range(
-    pages: torch.Tensor, start: int, end: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy tokens [start, end) of keys and values: each [num_kv_heads, end - start, head_dim]."""
-    _, _, num_kv_heads, page_size, head_dim = pages.shape
-    first, last = start // page_size, -(-end // page_size)
-    span = pages[first:last].permute(1, 2, 0, 3, 4)
-    # A reshape may be a view of the store; callers rotate the copy in place.
-    span = torch.empty(span.shape, dtype=pages.dtype).copy_(span)
-    span = span.view(2, num_kv_heads, -1, head_dim)
-    offset = start - first * page_size
-    return span[0, :, offset : offset + end - start], span[1, :, offset : offset + end - start]
-
-
-def attend_rows(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: torch.Tensor | None
-) -> torch.Tensor:
-    """Softmax attention of rows that all see every key but for a causal tail.
-
-    Args:
-        q: [num_kv_heads, rows, head_dim], scaled and rotated.
-        k, v: [num_kv_heads, num_keys, head_dim].
-        causal: [rows, tail] additive mask of the last `tail` keys, or None.
-
-    Returns:
-        [num_kv_heads, rows, head_dim].
-    """
-    num_keys = k.shape[1]
-    if num_keys <= MAX_SCORE_KEYS:
-        scores = torch.bmm(q, k.transpose(1, 2))
-        if causal is not None:
-            scores[:, :, num_keys - causal.shape[1] :] += causal
-        return torch.bmm(torch.softmax(scores, dim=-1), v)
-    peak = q.new_full((*q.shape[:2], 1), float("-inf"), dtype=torch.float32)
-    total = torch.zeros_like(peak)
-    out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-    for start in range(0, num_keys, MAX_SCORE_KEYS):
-        end = min(start + MAX_SCORE_KEYS, num_keys)
-        scores = torch.bmm(q, k[:, start:end].transpose(1, 2)).float()
-        if causal is not None:
-            tail_start = num_keys - causal.shape[1]
-            overlap = max(start, tail_start)
-            if overlap < end:
-                scores[:, :, overlap - start :] += causal[
-                    :, overlap - tail_start : end - tail_start
-                ]
-        new_peak = torch.maximum(peak, scores.amax(-1, keepdim=True))
-        # A row may see nothing of a tile: keep exp(-inf - -inf) out.
-        shift = torch.where(new_peak.isinf(), 0.0, new_peak)
-        weights = torch.exp(scores - shift)
-        decay = torch.exp(peak - shift)
-        total = total * decay + weights.sum(-1, keepdim=True)
-        out = out * decay + torch.bmm(weights.to(v.dtype), v[:, start:end]).float()
-        peak = new_peak
-    return (out / total).to(q.dtype)
-
-
-def causal_tail(rows: int, group: int, dtype: torch.dtype) -> torch.Tensor:
-    """Additive mask [group * rows, rows] of a block's own keys, rows ordered head by head."""
-    mask = torch.full((rows, rows), float("-inf"), dtype=dtype).triu_(1)
-    return mask.repeat(group, 1)
-
-
-def fold_heads(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
-    """[T, num_heads, head_dim] -> [num_kv_heads, group * T, head_dim], rows head by head."""
-    length, num_heads, head_dim = q.shape
-    group = num_heads // num_kv_heads
-    folded = q.view(length, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
-    return folded.reshape(num_kv_heads, group * length, head_dim)
-
-
-def unfold_heads(out: torch.Tensor, length: int) -> torch.Tensor:
-    """[num_kv_heads, group * T, head_dim] -> [T, num_heads, head_dim]."""
-    num_kv_heads, rows, head_dim = out.shape
-    group = rows // length
-    unfolded = out.view(num_kv_heads, group, length, head_dim).permute(2, 0, 1, 3)
-    return unfolded.reshape(length, num_kv_heads * group, head_dim)
+    q: torch.Tensor
+    kv: PagedKV
+    plan: SparsePlan
+    rope: RopeTables
+    first: int
+    softmax_scale: float
+    out: torch.Tensor
+    lse: torch.Tensor
 
 
 def sparse_prefill(
     q: torch.Tensor,
-    pages: torch.Tensor,
-    block_indices: torch.Tensor | None,
-    window_starts: list[int],
-    tables: tuple[torch.Tensor, torch.Tensor],
-    *,
-    query_start: int,
-    sink_tokens: int,
-    block_size_k: int,
+    kv: PagedKV,
+    plan: SparsePlan,
+    rope: RopeTables,
+    seqlen_k: torch.Tensor,
     softmax_scale: float,
-) -> torch.Tensor:
-    """Attend with a chunk of queries, page by page of 64 queries.
-
-    Query blocks lie on the grid of pages: block b holds the queries of page
-    `query_start // page_size + b`, the first and the last one possibly in part.
-
-    Args:
-        q: [T, num_heads, head_dim], un-rotated.
-        pages: [num_pages, 2, num_kv_heads, page_size, head_dim], contiguous, keys un-rotated; the
-            chunk's own tokens are in them.
-        block_indices: [num_q_blocks, num_kv_heads, n] selected blocks, ascending, in
-            [sink_tokens, window_start); ignored for blocks whose window_start is 0. None: n = 0.
-        window_starts: per query block the first token of its window, page aligned; 0 means dense.
-        tables: cos, sin [num_positions, rotary_dim] of at least the packed length.
-        query_start: position of the first query.
-        sink_tokens: first tokens that every query attends, a multiple of block_size_k.
-        block_size_k: tokens of a selected block.
-        softmax_scale: factor of q.k.
-
-    Returns:
-        [T, num_heads, head_dim].
-    """
-    length, num_heads, head_dim = q.shape
-    num_kv_heads, page_size = pages.shape[2], pages.shape[3]
-    group = num_heads // num_kv_heads
-    end = query_start + length
-    cos, sin = tables
-    selected = 0 if block_indices is None else block_indices.shape[2] * block_size_k
-    sparse_starts = [start for start in window_starts if start > 0]
-    packed = sink_tokens + selected
-    sinks = torch.arange(sink_tokens // block_size_k).expand(num_kv_heads, -1)
-    if sparse_starts:
-        # All windows of the chunk share one copy, rotated once: window key j of the earliest
-        # window stands at `packed`, and each later block shifts its own sinks and selection.
-        origin = min(sparse_starts)
-        window_k, window_v = contiguous_range(pages, origin, end)
-        window_k = rotate_(window_k, *_rows(cos, sin, packed, packed + end - origin))
-    if len(sparse_starts) < len(window_starts):
-        dense_end = min(end, (query_start // page_size + window_starts.count(0)) * page_size)
-        dense_k, dense_v = contiguous_range(pages, 0, dense_end)
-        dense_k = rotate_(dense_k, *_rows(cos, sin, 0, dense_end))
-    out = torch.empty_like(q)
-    first_block = query_start // page_size
-    for block, window_start in enumerate(window_starts):
-        low = max(query_start, (first_block + block) * page_size)
-        high = min(end, (first_block + block + 1) * page_size)
-        rows = fold_heads(q[low - query_start : high - query_start], num_kv_heads)
-        rows = rows.view(num_kv_heads, group, high - low, head_dim)
-        if window_start == 0:
-            position = low
-            keys, values = dense_k[:, :high], dense_v[:, :high]
-        else:
-            shift = window_start - origin
-            position = packed + low - origin
-            blocks = sinks if block_indices is None else torch.cat((sinks, block_indices[block]), 1)
-            far_k, far_v = gather_blocks(pages, blocks, block_size_k)
-            rotate_(far_k, *_rows(cos, sin, shift, shift + packed))
-            near = slice(shift, high - origin)
-            keys = torch.cat((far_k, window_k[:, near]), 1)
-            values = torch.cat((far_v, window_v[:, near]), 1)
-        row_cos, row_sin = _rows(cos, sin, position, position + high - low)
-        rotate_(rows, row_cos * softmax_scale, row_sin * softmax_scale)
-        if row_cos.shape[-1] < head_dim:
-            rows[..., row_cos.shape[-1] :] *= softmax_scale
-        mask = causal_tail(high - low, group, q.dtype)
-        attended = attend_rows(rows.view(num_kv_heads, -1, head_dim), keys, values, mask)
-        out[low - query_start : high - query_start] = unfold_heads(attended, high - low)
-    return out
-
-
-def _rows(
-    cos: torch.Tensor, sin: torch.Tensor, start: int, end: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return cos[start:end], sin[start:end]
+    """See `hipcli.kernels.sparse_prefill.sparse_prefill`."""
+    out = torch.empty(q.shape, dtype=q.dtype)
+    lse = torch.empty(q.shape[:2], dtype=torch.float32)
+    call = _Call(q, kv, plan, rope, int(seqlen_k) - q.shape[0], softmax_scale, out, lse)
+    spans = _spans(plan, q.shape[0])
+    dense = [span for span in spans if span.window_start == 0]
+    if dense:
+        _attend_dense(call, dense)
+    sparse = [span for span in spans if span.window_start > 0]
+    if sparse:
+        counts = (plan.block_indices[[span.block for span in sparse]] >= 0).sum(-1)
+        if bool((counts == counts[0, 0]).all()):
+            _attend_sparse(call, sparse, int(counts[0, 0]))
+        else:
+            _attend_ragged(call, sparse, counts.tolist())
+    return out, lse
+
+
+def _spans(plan: SparsePlan, num_tokens: int) -> list[_Span]:
+    """Query blocks in order, neighbours with equal plans joined."""
+    starts = plan.window_starts.tolist()
+    size = plan.block_size_q
+    spans: list[_Span] = []
+    for block, window_start in enumerate(starts):
+        low, high = block * size, min((block + 1) * size, num_tokens)
+        if spans and high - spans[-1].low <= MAX_SPAN_TOKENS:
+            last = spans[-1]
+            indices = plan.block_indices
+            if last.window_start == window_start and (
+                window_start == 0 or torch.equal(indices[last.block], indices[block])
+            ):
+                spans[-1] = _Span(last.low, high, window_start, last.block)
+                continue
+        spans.append(_Span(low, high, window_start, block))
+    return spans
+
+
+def _attend_dense(call: _Call, spans: list[_Span]) -> None:
+    end = call.first + max(span.high for span in spans)
+    keys, values = key_range(call.kv, 0, end)
+    rotate_(keys, call.rope.cos[:end], call.rope.sin[:end])
+    for span in spans:
+        last = call.first + span.high
+        _attend(call, span, keys[:, :last], values[:, :last], call.first + span.low)
+
+
+def _attend_sparse(call: _Call, spans: list[_Span], num_selected: int) -> None:
+    """Spans of which every KV head has the same number of blocks.
+
+    All windows share one copy of their keys, rotated once: key j of the earliest window stands at
+    `packed`, and a later span shifts its sinks and selected blocks instead.
+    """
+    plan, rope = call.plan, call.rope
+    packed = plan.sink_tokens + num_selected * plan.block_size_k
+    origin = min(span.window_start for span in spans)
+    end = call.first + max(span.high for span in spans)
+    reach = packed + end - origin
+    if reach > rope.cos.shape[0] and len(spans) > 1:
+        middle = len(spans) // 2
+        _attend_sparse(call, spans[:middle], num_selected)
+        _attend_sparse(call, spans[middle:], num_selected)
+        return
+    window_k, window_v = key_range(call.kv, origin, end)
+    rotate_(window_k, rope.cos[packed:reach], rope.sin[packed:reach])
+    num_kv_heads = window_k.shape[0]
+    sinks = torch.arange(plan.sink_tokens // plan.block_size_k).expand(num_kv_heads, -1)
+    for span in spans:
+        shift = span.window_start - origin
+        near = slice(shift, call.first + span.high - origin)
+        keys, values = window_k[:, near], window_v[:, near]
+        if packed:
+            blocks = torch.cat((sinks, plan.block_indices[span.block, :, :num_selected]), 1)
+            far_k, far_v = key_blocks(call.kv, blocks, plan.block_size_k)
+            rotate_(far_k, rope.cos[shift : shift + packed], rope.sin[shift : shift + packed])
+            keys, values = torch.cat((far_k, keys), 1), torch.cat((far_v, values), 1)
+        _attend(call, span, keys, values, packed + call.first + span.low - origin)
+
+
+def _attend_ragged(call: _Call, spans: list[_Span], counts: list[list[int]]) -> None:
+    """Spans whose KV heads have different numbers of blocks: one head at a time."""
+    plan, kv = call.plan, call.kv
+    group = call.q.shape[1] // len(counts[0])
+    for span, per_head in zip(spans, counts, strict=True):
+        for head, count in enumerate(per_head):
+            heads = slice(head * group, (head + 1) * group)
+            one = slice(head, head + 1)
+            alone = _Call(
+                call.q[:, heads],
+                PagedKV(kv.k_pages[:, one], kv.v_pages[:, one], kv.page_table),
+                SparsePlan(
+                    plan.block_indices[:, one],
+                    plan.window_starts,
+                    plan.block_size_q,
+                    plan.block_size_k,
+                    plan.sink_tokens,
+                    plan.local_tokens,
+                ),
+                call.rope,
+                call.first,
+                call.softmax_scale,
+                call.out[:, heads],
+                call.lse[:, heads],
+            )
+            _attend_sparse(alone, [span], count)
+
+
+def _attend(
+    call: _Call, span: _Span, keys: torch.Tensor, values: torch.Tensor, position: int
+) -> None:
+    """One span whose first query stands at `position` in the frame of the rotated keys."""
+    num_kv_heads, num_keys, head_dim = keys.shape
+    length = span.high - span.low
+    rows = fold_heads(call.q[span.low : span.high], num_kv_heads) * call.softmax_scale
+    by_head = rows.view(num_kv_heads, -1, length, head_dim)
+    at = slice(position, position + length)
+    rotate_(by_head, call.rope.cos[at], call.rope.sin[at])
+    group = by_head.shape[1]
+    mask = causal_mask(length, group, num_keys, rows.dtype) if length > 1 else None
+    out, lse = attend_rows(rows, keys, values, mask)
+    call.out[span.low : span.high] = unfold_heads(out, length)
+    call.lse[span.low : span.high] = unfold_heads(lse, length)

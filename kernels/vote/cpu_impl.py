@@ -1,37 +1,41 @@
-"""Exact scores of every key for a handful of query rows, as block maxima, in one pass over K."""
+"""The vote on a CPU: one pass over K in tiles whose scores stay in cache."""
+
+from __future__ import annotations
 
 import torch
 
-# Pages per tile: 128 pages x 64 keys x ~200 rows of scores stay in the second-level cache.
+from ..cpu_common import fold_heads, logical_pages, rotate_, unfold_heads
+from ..types import PagedKV, RopeTables
+
+# 128 pages x 64 keys x about 200 rows of scores stay in the second-level cache.
 TILE_PAGES = 128
 
 
-def block_maxima(
-    q: torch.Tensor, pages: torch.Tensor, start_page: int, end_page: int, block_size_k: int
-) -> torch.Tensor:
-    """Maximum score of each block of keys.
-
-    Args:
-        q: [num_kv_heads, rows, head_dim], scaled, rotated to one fixed distance.
-        pages: [num_pages, 2, num_kv_heads, page_size, head_dim], keys un-rotated.
-        start_page, end_page: the pages to score, all of them full.
-        block_size_k: tokens of a block; divides page_size.
-
-    Returns:
-        fp32 [num_kv_heads, num_blocks, rows], blocks of the pages in order.
-    """
-    _, _, num_kv_heads, page_size, head_dim = pages.shape
-    rows = q.shape[1]
-    per_page = page_size // block_size_k
-    out = torch.empty(
-        num_kv_heads, (end_page - start_page) * per_page, rows, dtype=torch.float32, device=q.device
-    )
-    for head in range(num_kv_heads):
-        q_columns = q[head].t().contiguous()
-        for first in range(start_page, end_page, TILE_PAGES):
-            last = min(first + TILE_PAGES, end_page)
-            keys = pages[first:last, 0, head].reshape(-1, head_dim)
-            scores = torch.mm(keys, q_columns).view(-1, block_size_k, rows)
-            at = (first - start_page) * per_page
-            out[head, at : at + scores.shape[0]] = scores.amax(1)
-    return out
+def vote(
+    q: torch.Tensor,
+    kv: PagedKV,
+    seqlen_k: torch.Tensor,
+    rope: RopeTables,
+    distance: int,
+    softmax_scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `hipcli.kernels.vote.vote`."""
+    num_kv_heads, page_size, head_dim = kv.k_pages.shape[1:]
+    num_tokens, num_pages = q.shape[0], len(kv.page_table)
+    total = min(int(seqlen_k), num_pages * page_size)
+    full, rest = divmod(total, page_size)
+    rows = fold_heads(q, num_kv_heads) * softmax_scale
+    rotate_(rows, rope.cos[distance], rope.sin[distance])
+    best = torch.full((num_kv_heads, num_pages, rows.shape[1]), -torch.inf)
+    columns = rows.transpose(1, 2).contiguous()
+    for first in range(0, full, TILE_PAGES):
+        last = min(first + TILE_PAGES, full)
+        tile = logical_pages(kv.k_pages, kv.page_table, first, last)
+        for head in range(num_kv_heads):
+            scores = torch.mm(tile[:, head].reshape(-1, head_dim), columns[head])
+            best[head, first:last] = scores.unflatten(0, (-1, page_size)).amax(1)
+    if rest:
+        tail = logical_pages(kv.k_pages, kv.page_table, full, full + 1)[0, :, :rest]
+        best[:, full] = torch.bmm(tail, columns).amax(1)
+    page_max = unfold_heads(best.transpose(1, 2), num_tokens)
+    return page_max, torch.logsumexp(page_max, dim=-1)

@@ -120,7 +120,7 @@ def test_selection_stays_between_sinks_and_window(runner: Runner) -> None:
     q = torch.randn(128, runner.num_heads, runner.layout.head_dim)
     step = StepInput(store, runner.tables, PrefillPass(method), 704)
     starts = method.geometry.window_starts(704, 832)
-    pages = method.select_prefill(0, q, starts, step)
+    pages = method.select_prefill(0, q, torch.tensor(starts, dtype=torch.int32), step)
     assert pages is not None and pages.shape == (2, runner.layout.num_kv_heads, 2)
     for block, start in enumerate(starts):
         assert (pages[block] >= 1).all() and ((pages[block] + 1) * 64 <= start).all()

@@ -166,6 +166,8 @@ def test_refusals(device):
         score_pages(case.q, index, starts, case.rope, 512, 16, 4, 16)
     with pytest.raises(ValueError, match="window_starts: expected shape \\[2\\]"):
         score_pages(case.q, index, starts, case.rope, 5, 8, 4, 16)
+    with pytest.raises(ValueError, match="window_starts: the last dimension must be contiguous"):
+        score_pages(case.q, index, starts.expand(2), case.rope, 5, 8, 4, 16)
     with pytest.raises(ValueError, match="block_size_k: expected a divisor of the page size 16"):
         candidates = torch.zeros(1, 2, 4, dtype=torch.int32, device=device)
         score_blocks(case.q, case.kv, candidates, case.rope, 5, 16, 12, 4)

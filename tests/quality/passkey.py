@@ -80,7 +80,12 @@ def _pieces(seed: int) -> Iterator[str]:
 
 
 def ask_passkey(
-    engine: Engine, kind: str, num_tokens: int, depth: float, seed: int, folder: Path,
+    engine: Engine,
+    kind: str,
+    num_tokens: int,
+    depth: float,
+    seed: int,
+    folder: Path,
     answer: str = "auto",
 ) -> Outcome:
     """Hide a passkey at `depth` (0 to 1) of a haystack and ask for it; nothing is cached."""

@@ -1,0 +1,82 @@
+"""What fits a device: the KV of a context, and how many tokens pass through the model at once."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hipcli.engine.errors import DoesNotFitError
+from hipcli.engine.store.pages import PAGE_TOKENS, KVLayout
+
+CPU_CHUNK_TOKENS = 512
+# Longer chunks are not faster.
+GPU_CHUNK_TOKENS = 8192
+GPU_MIN_CHUNK_TOKENS = 512
+# Below this length dense attention is the faster one on a GPU.
+GPU_DENSE_TOKENS = 8192
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that can still be allocated on a CUDA device, PyTorch's own reserve included."""
+    free, _ = torch.cuda.mem_get_info(device)
+    reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return free + reserve
+
+
+def check_kv_fits(layout: KVLayout, capacity_tokens: int, device: torch.device) -> None:
+    """Raise DoesNotFitError unless the KV of that many tokens fits the device (CUDA only)."""
+    if device.type != "cuda":
+        return
+    needed, free = layout.num_bytes(capacity_tokens), free_bytes(device)
+    if needed > free:
+        raise DoesNotFitError(
+            f"keys and values of {capacity_tokens} tokens take {needed / 2**30:.1f} GiB;"
+            f" {device} has {free / 2**30:.1f} GiB left beside the model",
+            "ask about less text, use a smaller model, or --device cpu",
+        )
+
+
+def activation_bytes(model_config: Any, itemsize: int) -> int:
+    """Bytes of intermediate results that one token of a chunk needs, rounded up generously."""
+    hidden = model_config.hidden_size
+    inner = getattr(model_config, "intermediate_size", 4 * hidden)
+    # Residual, normed (once in fp32), q, k, v, attention output; gate, up, their product.
+    return (10 * hidden + 4 * inner) * itemsize + 8 * hidden
+
+
+def chunk_tokens(
+    layout: KVLayout, model_config: Any, capacity_tokens: int, device: torch.device
+) -> int:
+    """Tokens of a document that pass through the model at once.
+
+    Args:
+        layout: of the KV.
+        model_config: the model's.
+        capacity_tokens: context, question and answer, whose KV is not allocated yet.
+        device: where the model is.
+
+    Returns:
+        A multiple of the page size.
+    """
+    if device.type != "cuda":
+        return CPU_CHUNK_TOKENS
+    room = free_bytes(device) - layout.num_bytes(capacity_tokens)
+    per_token = activation_bytes(model_config, layout.dtype.itemsize)
+    chunk = GPU_CHUNK_TOKENS
+    while chunk > GPU_MIN_CHUNK_TOKENS and chunk * per_token > room:
+        chunk //= 2
+    return max(chunk, PAGE_TOKENS)
+
+
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turn a device that is out of memory into DoesNotFitError."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        first = str(error).split(". ")[0]
+        raise DoesNotFitError(
+            f"the GPU is out of memory: {first}",
+            "ask about less text, use a smaller model, or --device cpu",
+        ) from error

@@ -1,0 +1,135 @@
+"""Selecting for queries one by one: every query head judges by itself, then the group is joined.
+
+Heads of one group score on different scales. So each head's scores become shares of its own
+attention (log-softmax) before the largest share of the group counts. The kernels take the maximum
+over a group's raw scores; here each head is handed to them as a query of its own.
+"""
+
+import torch
+
+from hipcli.engine.store.pages import PAGE_TOKENS
+from hipcli.kernels.score_blocks import score_blocks
+from hipcli.kernels.score_pages import score_pages
+from hipcli.kernels.select_blocks import select_blocks
+from hipcli.kernels.types import PagedKV, PageIndex, RopeTables
+
+
+def head_queries(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+    """[N, num_heads, head_dim] -> [N * group, num_kv_heads, head_dim]: one query a head."""
+    return q.unflatten(1, (num_kv_heads, -1)).transpose(1, 2).flatten(0, 1)
+
+
+def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
+    """Every row of x `times` times in a row."""
+    return x.unsqueeze(1).expand(-1, times, *x.shape[1:]).flatten(0, 1).contiguous()
+
+
+def group_shares(scores: torch.Tensor, group: int, softmax_scale: float) -> torch.Tensor:
+    """Largest log-share that any head of a group gives each candidate.
+
+    Args:
+        scores: fp32 [N * group, num_kv_heads, n] of `head_queries`, -inf where there is none.
+        group: query heads a KV head.
+        softmax_scale: factor of the scores.
+
+    Returns:
+        fp32 [N, num_kv_heads, n]; -inf or NaN where there is no candidate.
+    """
+    shares = torch.log_softmax(scores * softmax_scale, dim=-1)
+    return shares.unflatten(0, (-1, group)).amax(1)
+
+
+def best_pages(
+    q: torch.Tensor,
+    index: PageIndex,
+    window_starts: torch.Tensor,
+    rope: RopeTables,
+    distance_tokens: int,
+    sink_tokens: int,
+    num_pages: int,
+    softmax_scale: float,
+    *,
+    backend: str,
+) -> torch.Tensor:
+    """Pages with the highest bounds between sinks and window, for each query.
+
+    Args:
+        q: [N, num_heads, head_dim], un-rotated.
+        index: bounds of all full pages.
+        window_starts: int32 [N].
+        rope: tables of more than `distance_tokens` rows.
+        distance_tokens: distance between query and keys while scoring.
+        sink_tokens: never selected.
+        num_pages: most pages of a query and KV head.
+        softmax_scale: factor of q.k.
+        backend: of the kernels.
+
+    Returns:
+        int32 [N, num_kv_heads, num_pages], ascending, -1 for the unused tail.
+    """
+    num_kv_heads = index.summaries.shape[0]
+    group = q.shape[1] // num_kv_heads
+    scores = score_pages(
+        head_queries(q, num_kv_heads),
+        index,
+        repeated(window_starts, group),
+        rope,
+        distance_tokens,
+        1,
+        1,
+        sink_tokens,
+        backend=backend,
+    )
+    return select_blocks(group_shares(scores, group, softmax_scale), num_pages, backend=backend)
+
+
+def best_blocks(
+    q: torch.Tensor,
+    kv: PagedKV,
+    pages: torch.Tensor,
+    rope: RopeTables,
+    distance_tokens: int,
+    block_size_k: int,
+    num_blocks: int,
+    softmax_scale: float,
+    *,
+    backend: str,
+) -> torch.Tensor:
+    """Blocks with the highest exact scores inside candidate pages, for each query.
+
+    Args:
+        q: [N, num_heads, head_dim], un-rotated.
+        kv: pages of keys.
+        pages: int32 [N, num_kv_heads, c], ascending, -1 for the unused tail; all of them full.
+        rope: tables of more than `distance_tokens` rows.
+        distance_tokens: distance between query and keys while scoring.
+        block_size_k: tokens of a block.
+        num_blocks: most blocks of a query and KV head.
+        softmax_scale: factor of q.k.
+        backend: of the kernels.
+
+    Returns:
+        int32 [N, num_kv_heads, num_blocks], ascending, -1 for the unused tail.
+    """
+    num_kv_heads = kv.k_pages.shape[1]
+    group = q.shape[1] // num_kv_heads
+    scores = score_blocks(
+        head_queries(q, num_kv_heads),
+        kv,
+        repeated(pages, group),
+        rope,
+        distance_tokens,
+        1,
+        block_size_k,
+        1,
+        backend=backend,
+    )
+    shares = group_shares(scores, group, softmax_scale)
+    return select_blocks(shares, num_blocks, pages, backend=backend)
+
+
+def between(scores: torch.Tensor, sink_tokens: int, window_starts: torch.Tensor) -> torch.Tensor:
+    """Scores [N, num_kv_heads, num_pages] with -inf for pages outside [sinks, window start)."""
+    page = torch.arange(scores.shape[-1], device=scores.device)
+    inside = (page >= sink_tokens // PAGE_TOKENS) & (page < window_starts[:, None] // PAGE_TOKENS)
+    return scores.masked_fill(~inside[:, None], -torch.inf)

@@ -1,0 +1,196 @@
+"""What the CPU implementations share: gathered pages, query heads folded into rows, RoPE in place.
+
+Rows are queries: all heads of a KV head's group, each with its tokens in order, so that one batched
+matrix product a KV head serves the whole group.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import pad
+
+from .types import PagedKV, RopeTables
+
+# Fewer rows than this do not fill the tiles of the fused attention.
+FUSED_ROWS = 16
+
+
+def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate `x` in place by half-split RoPE, in its own precision.
+
+    Args:
+        x: [..., N, head_dim].
+        cos, sin: [N, rotary_dim] or [rotary_dim]; channels beyond rotary_dim stay as they are.
+
+    Returns:
+        `x`.
+    """
+    half = cos.shape[-1] // 2
+    cos, sin = cos[..., :half].to(x.dtype), sin[..., :half].to(x.dtype)
+    first, second = x[..., :half], x[..., half : 2 * half]
+    kept = first.clone()
+    first.mul_(cos).addcmul_(second, sin, value=-1)
+    second.mul_(cos).addcmul_(kept, sin)
+    return x
+
+
+def fold_heads(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
+    """[T, num_heads, head_dim] -> [num_kv_heads, group * T, head_dim], rows head by head."""
+    length, num_heads, head_dim = q.shape
+    group = num_heads // num_kv_heads
+    folded = q.unflatten(1, (num_kv_heads, group)).permute(1, 2, 0, 3)
+    return folded.reshape(num_kv_heads, group * length, head_dim)
+
+
+def unfold_heads(out: torch.Tensor, length: int) -> torch.Tensor:
+    """[num_kv_heads, group * T, ...] -> [T, num_heads, ...]."""
+    unfolded = out.unflatten(1, (-1, length)).transpose(0, 2)
+    return unfolded.transpose(1, 2).flatten(1, 2)
+
+
+def gather_blocks(
+    pages: torch.Tensor, page_table: torch.Tensor, block_indices: torch.Tensor, block_size_k: int
+) -> torch.Tensor:
+    """Copy blocks of keys, or of values, out of the pages.
+
+    Args:
+        pages: [P, num_kv_heads, page_size, head_dim]; may be a strided view.
+        page_table: int32 [num_pages].
+        block_indices: [num_kv_heads, n] block numbers in units of `block_size_k` tokens, none -1.
+        block_size_k: tokens of a block; divides page_size.
+
+    Returns:
+        [num_kv_heads, n * block_size_k, head_dim].
+    """
+    num_slots, num_kv_heads, page_size, head_dim = pages.shape
+    per_page = page_size // block_size_k
+    blocks = block_indices.long()
+    slots = page_table.long()[blocks // per_page]
+    inner = blocks % per_page
+    heads = torch.arange(num_kv_heads).unsqueeze(1)
+    unit = block_size_k * head_dim
+    slot_stride, head_stride, token_stride, _ = pages.stride()
+    if token_stride == head_dim and slot_stride % unit == 0 and head_stride % unit == 0:
+        # Every block is one run of memory: whole rows of one long table are copied.
+        last = (num_slots - 1) * slot_stride + (num_kv_heads - 1) * head_stride
+        table = pages.as_strided((last // unit + per_page, unit), (unit, 1))
+        rows = slots * (slot_stride // unit) + heads * (head_stride // unit) + inner
+        return table.index_select(0, rows.flatten()).view(num_kv_heads, -1, head_dim)
+    split = pages.unflatten(2, (per_page, block_size_k))
+    return split[slots, heads, inner].flatten(1, 2)
+
+
+def gather_range(
+    pages: torch.Tensor, page_table: torch.Tensor, start: int, end: int
+) -> torch.Tensor:
+    """Copy tokens [start, end) out of the pages: [num_kv_heads, end - start, head_dim]."""
+    page_size = pages.shape[2]
+    first, last = start // page_size, -(-end // page_size)
+    span = logical_pages(pages, page_table, first, last).transpose(0, 1)
+    # A reshape may be a view of the store; callers rotate the copy in place.
+    span = torch.empty(span.shape, dtype=pages.dtype).copy_(span).flatten(1, 2)
+    offset = start - first * page_size
+    return span[:, offset : offset + end - start]
+
+
+def logical_pages(
+    pages: torch.Tensor, page_table: torch.Tensor, first: int, last: int
+) -> torch.Tensor:
+    """Logical pages [first, last): a view where their slots follow one another, else a copy."""
+    slots = page_table[first:last]
+    if slots.numel() < 2 or bool((slots.diff() == 1).all()):
+        start = int(slots[0]) if slots.numel() else 0
+        return pages[start : start + slots.numel()]
+    return pages.index_select(0, slots.long())
+
+
+def pooled_rows(
+    q: torch.Tensor,
+    rope: RopeTables,
+    distance: int,
+    num_kv_heads: int,
+    block_size_q: int,
+    query_stride: int,
+) -> torch.Tensor:
+    """Average runs of `query_stride` queries inside each query block, rotated to `distance`.
+
+    Args:
+        q: [N, num_heads, head_dim], un-rotated.
+
+    Returns:
+        [num_kv_heads, num_q_blocks, rows, head_dim] in q's dtype, rows = runs a block * group. A
+        short last block repeats its first run: a maximum does not notice.
+    """
+    length, num_heads, head_dim = q.shape
+    blocks = -(-length // block_size_q)
+    runs = -(-min(block_size_q, length) // query_stride)
+    block_size_q = min(block_size_q, length)
+    missing = blocks * block_size_q - length
+    inside = runs * query_stride - block_size_q
+    grid = pad(q, (0, 0, 0, 0, 0, missing)) if missing else q
+    grid = grid.reshape(blocks, block_size_q, num_heads, head_dim)
+    grid = pad(grid, (0, 0, 0, 0, 0, inside)) if inside else grid
+    total = grid.unflatten(1, (runs, query_stride)).float().sum(2)
+    lengths = torch.full((blocks,), block_size_q)
+    lengths[-1] -= missing
+    counts = lengths.unsqueeze(1) - torch.arange(runs) * query_stride
+    counts = counts.clamp(max=query_stride)
+    pooled = total / counts.clamp(min=1)[:, :, None, None]
+    pooled = torch.where((counts > 0)[:, :, None, None], pooled, pooled[:, :1]).to(q.dtype)
+    rows = pooled.unflatten(2, (num_kv_heads, -1)).permute(2, 0, 1, 3, 4).flatten(2, 3)
+    return rotate_(rows.contiguous(), rope.cos[distance], rope.sin[distance])
+
+
+def causal_mask(rows: int, group: int, num_keys: int, dtype: torch.dtype) -> torch.Tensor:
+    """Additive mask [group * rows, num_keys]: the last `rows` keys are the rows' own."""
+    mask = torch.zeros(group, rows, num_keys, dtype=dtype)
+    mask[:, :, num_keys - rows :] = torch.full((rows, rows), float("-inf")).triu_(1)
+    return mask.flatten(0, 1)
+
+
+def attend_rows(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax attention of rows.
+
+    Args:
+        q: [num_kv_heads, rows, head_dim], scaled and rotated.
+        k, v: [num_kv_heads, num_keys, head_dim].
+        mask: additive [rows, num_keys] in q's dtype, or None.
+
+    Returns:
+        out [num_kv_heads, rows, head_dim] and lse fp32 [num_kv_heads, rows].
+    """
+    if q.shape[1] >= FUSED_ROWS:
+        run = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        extra = None if mask is None else mask[None, None]
+        out, lse = run(q[None], k[None], v[None], attn_mask=extra, scale=1.0)
+        return out[0], lse[0].float()
+    scores = torch.bmm(q, k.transpose(1, 2))
+    if mask is not None:
+        scores += mask
+    weights = torch.softmax(scores, dim=-1)
+    return torch.bmm(weights, v), torch.logsumexp(scores.float(), dim=-1)
+
+
+def identity_table(num_pages: int, device: torch.device | str = "cpu") -> torch.Tensor:
+    """The page table of pages that lie in order: int32 [num_pages]."""
+    return torch.arange(num_pages, dtype=torch.int32, device=device)
+
+
+def key_range(kv: PagedKV, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copies of keys and values of tokens [start, end)."""
+    return (
+        gather_range(kv.k_pages, kv.page_table, start, end),
+        gather_range(kv.v_pages, kv.page_table, start, end),
+    )
+
+
+def key_blocks(
+    kv: PagedKV, block_indices: torch.Tensor, block_size_k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copies of keys and values of blocks, as `gather_blocks` lays them out."""
+    return (
+        gather_blocks(kv.k_pages, kv.page_table, block_indices, block_size_k),
+        gather_blocks(kv.v_pages, kv.page_table, block_indices, block_size_k),
+    )
