@@ -7,12 +7,13 @@ import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from hipcli.engine.errors import SessionError
 from hipcli.engine.sessions.identity import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MANIFEST = "manifest.json"
 TOKENS = "tokens.i32"
@@ -79,12 +80,15 @@ class Manifest:
         write_json(folder / MANIFEST, dataclasses.asdict(self))
 
 
-def read_tokens(folder: Path, sha256: str) -> np.ndarray:
+def read_tokens(folder: Path, sha256: str) -> "np.ndarray":
     """Token ids of the context in `folder`, int32 [N].
 
     Raises:
         SessionError: the file is missing, cut or changed.
     """
+    # Listing sessions needs no numpy and should not wait for it.
+    import numpy as np
+
     try:
         data = (folder / TOKENS).read_bytes()
     except OSError as error:

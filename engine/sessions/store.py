@@ -10,13 +10,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from hipcli.engine.errors import SessionError
 from hipcli.engine.sessions.manifest import Manifest, read_tokens
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CACHEDIR_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Saved contexts of hip.\n"
 PARTIAL_SUFFIX = ".partial"
@@ -178,7 +180,7 @@ class SessionStore:
             raise SessionError(f"'{wanted}' fits several sessions: {ids}", "give more digits")
         return matches[0]
 
-    def context(self, record: SessionRecord) -> np.ndarray:
+    def context(self, record: SessionRecord) -> "np.ndarray":
         """Token ids of a session's context, int32 [N], so that no document is read again.
 
         Raises:

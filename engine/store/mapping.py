@@ -94,7 +94,7 @@ class AddressRange:
         """A tensor over the start of the range; it keeps the range alive."""
         buffer = (ctypes.c_char * self.num_bytes).from_address(self._address)
         # frombuffer holds the buffer, the buffer holds the range.
-        buffer.owner = self
+        buffer.owner = self  # type: ignore[attr-defined]
         count = 1
         for size in shape:
             count *= size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..backends import implementation
+from ..backends import implementation, resolve
 from ..checks import (
     check_counters,
     check_distance,
@@ -64,7 +64,7 @@ def select_step_(
     check_pages(kv.k_pages, kv.page_table, q)
     heads, page_size = kv.k_pages.shape[1:3]
     check_queries(q, heads)
-    check_index(index)
+    check_index(index, resolve(backend, q.device))
     require_shape("index.summaries", index.summaries, (heads, None, None, q.shape[2]))
     if index.page_size != page_size:
         raise ValueError(f"index.page_size: expected {page_size}, received {index.page_size}")

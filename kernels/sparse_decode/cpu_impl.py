@@ -15,6 +15,7 @@ def sparse_decode(
     rope: RopeTables,
     seqlen_k: torch.Tensor,
     softmax_scale: float,
+    counters: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `hipcli.kernels.sparse_decode.sparse_decode`."""
     return sparse_prefill(q, kv, plan, rope, seqlen_k, softmax_scale)
