@@ -37,7 +37,8 @@ def sparse_decode(
         q: [N, num_heads, head_dim], un-rotated; its token n stands at seqlen_k - N + n.
         kv: pages that hold all seqlen_k tokens, the queries' own included.
         plan: block_size_q must be 1.
-        rope: tables with at least plan.local_tokens rows.
+        rope: tables with at least plan.local_tokens rows, whose angles grow in proportion to
+            the position: keys and query are turned by differences of positions.
         seqlen_k: int32 [1], tokens in the cache.
         softmax_scale: factor of the logits.
         counters: int32 [N * num_kv_heads or more], all zero, and left so: where the programs

@@ -178,12 +178,15 @@ def _decode(
         )
 
 
-def default_tile(num_tokens: int, num_kv_heads: int, local_tokens: int) -> Tile:
+def default_tile(q: torch.Tensor, num_kv_heads: int, local_tokens: int) -> Tile:
     """One tile of keys a program where that fills a large GPU once, more where it would not."""
-    tiles = triton.cdiv(local_tokens, 128)
+    # 32 KiB of keys and as much of values are what the registers of 4 warps hold.
+    row_bytes = pad_channels(q.shape[2]) * q.element_size()
+    keys = max(16, min(128, 32768 // row_bytes))
+    tiles = triton.cdiv(local_tokens, keys)
     # Two programs fit a multiprocessor: a second round of them costs as much as the first.
-    most = max(1, 264 // (num_tokens * num_kv_heads))
-    return Tile(128, triton.cdiv(tiles, triton.cdiv(tiles, most)), num_warps=4, num_stages=1)
+    most = max(1, 264 // (len(q) * num_kv_heads))
+    return Tile(keys, triton.cdiv(tiles, triton.cdiv(tiles, most)), num_warps=4, num_stages=1)
 
 
 def _pads(half: int, head_dim: int, num_selected: int, group: int, splits: int) -> tuple[int, ...]:
@@ -223,7 +226,7 @@ def launch(
     """Attend with a given tile; `early` as in `triton_common.begin`."""
     num_tokens, num_heads, head_dim = q.shape
     heads, page_size = kv.k_pages.shape[1:3]
-    tile = tile or default_tile(num_tokens, heads, plan.local_tokens)
+    tile = tile or default_tile(q, heads, plan.local_tokens)
     half = rope.cos.shape[1] // 2
     num_selected = plan.block_indices.shape[2]
     if counters is None:

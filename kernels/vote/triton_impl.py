@@ -177,7 +177,9 @@ def default_tile(q: torch.Tensor, num_kv_heads: int, page_size: int, num_pages: 
         if filled and needed <= shared_bytes(q.device):
             programs = triton.cdiv(rows, tile_rows) * num_kv_heads
             splits = min(triton.cdiv(264, programs), num_pages)
-            return Tile(tile_rows, keys, splits, num_warps, num_stages, max_registers)
+            # A wider head's tile fills a multiprocessor alone: it may have all registers.
+            limit = max_registers if row_bytes <= 256 else None
+            return Tile(tile_rows, keys, splits, num_warps, num_stages, limit)
     raise NotImplementedError(
         f"head_dim {q.shape[2]} in {q.dtype} with pages of {page_size}: no tile fits the "
         f"{shared_bytes(q.device)} bytes of shared memory of this device"

@@ -190,7 +190,7 @@ def compile_case(run: Callable[[], None], capability: int) -> list:
 def describe(case: str, name: str, kernel) -> dict[str, object]:
     """What the tests look at."""
     ptx = kernel.asm["ptx"]
-    instructions = ("wgmma.mma_async", "mma.sync", "tcgen05.mma", "cp.async.cg", "ld.global.v4")
+    instructions = ("wgmma.mma_async", "mma.sync", "tcgen05.mma", "ld.global.v4")
     counts = {word: len(re.findall(re.escape(word), ptx)) for word in instructions}
     return {
         "case": case,
@@ -198,6 +198,7 @@ def describe(case: str, name: str, kernel) -> dict[str, object]:
         "capability": kernel.metadata.target.arch,
         "shared_bytes": kernel.metadata.shared,
         "num_warps": kernel.metadata.num_warps,
+        "async_copies": len(re.findall(r"cp\.async\.c[ag]", ptx)),
         **counts,
     }
 
