@@ -14,7 +14,6 @@ from transformers import (
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.runner import Runner
 from hipcli.engine.step import StepInput
-from hipcli.engine.store.pages import KVStore
 
 VOCAB = 256
 
@@ -93,7 +92,7 @@ def stock_logits(model: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
 
 def prefill_logits(runner: Runner, method, ids: torch.Tensor, chunk: int) -> torch.Tensor:
     """Logits fp32 [T, vocab] of all tokens, read chunk by chunk."""
-    store = KVStore(runner.layout, len(ids))
+    store = runner.new_store(len(ids))
     parts = []
     for start in range(0, len(ids), chunk):
         part = ids[start : start + chunk]
@@ -105,7 +104,7 @@ def prefill_logits(runner: Runner, method, ids: torch.Tensor, chunk: int) -> tor
 def decode_logits(runner: Runner, method, ids: torch.Tensor, prompt: int) -> torch.Tensor:
     """Logits fp32 of the tokens after the first `prompt`, run one by one."""
     method.reset()
-    store = KVStore(runner.layout, len(ids))
+    store = runner.new_store(len(ids))
     step = StepInput(store, runner.tables, PrefillPass(method), 0)
     runner.forward(ids[:prompt], step)
     answering = AnswerPass(method)
