@@ -32,6 +32,9 @@ EVIDENCE_COUNT = 8
 # Blocks of the exact selection for the question's tokens.
 QUESTION_BLOCK_TOKENS = 16
 
+# Prompts up to this length are never reread, however short the model was trained.
+MIN_SHORT_TOKENS = 2048
+
 MIN_REREAD_TOKENS = 320
 MAX_REREAD_TOKENS = 4096
 
@@ -94,10 +97,14 @@ class Answerer:
 
     def _resolve_mode(self, prompt_tokens: int) -> str:
         room = self.request.generation.max_new_tokens
-        if self.method.geometry.window_start(prompt_tokens + room) == 0:
+        dense = self.method.geometry.window_start(prompt_tokens + room) == 0
+        wanted = self.request.answer
+        if wanted != "auto":
+            return "dense" if dense and wanted in ("attend", "share") else wanted
+        # Well inside the trained window a small model already loses what it reads (docs/log.md).
+        short = prompt_tokens <= max(MIN_SHORT_TOKENS, self.runner.trained_tokens // 4)
+        if dense and (short or self.method.name == "dense" or not self._reread_fits()):
             return "dense"
-        if self.request.answer != "auto":
-            return self.request.answer
         return "reread" if self._reread_fits() else "share"
 
     def _reread_tokens(self) -> int:
