@@ -32,6 +32,10 @@ EVIDENCE_COUNT = 8
 # Blocks of the exact selection for the question's tokens.
 QUESTION_BLOCK_TOKENS = 16
 
+# Of a question longer than this only the last tokens vote and are selected for one by one.
+MAX_VOTING_TOKENS = 256
+HEAD_CHUNK_TOKENS = 512
+
 # Prompts up to this length are never reread, however short the model was trained.
 MIN_SHORT_TOKENS = 2048
 
@@ -80,10 +84,12 @@ class Answerer:
         context_tokens = len(self.request.context_ids)
         question = torch.tensor(self.request.question_ids)
         self.method.reset()
-        words = self.request.own_words
+        head = self._read_head(question)
+        start, end = (max(0, token - head) for token in self.request.own_words)
+        words = (start, end) if end > start else (0, len(question) - head)
         ballot = Ballot(context_tokens, self.vote_distance_tokens, words)
         asking = QuestionPass(self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS)
-        logits = self._run(question, asking, context_tokens)
+        logits = self._run(question[head:], asking, context_tokens + head)
         self.evidence = ballot.evidence(self.request.prefix_tokens, EVIDENCE_COUNT)
         self.mode = self._resolve_mode(context_tokens + len(question))
         if self.mode in ("dense", "attend"):
@@ -94,6 +100,23 @@ class Answerer:
         pages = ballot.pages(self.request.prefix_tokens, self.budget_tokens)
         answering = AnswerPass(self.method, pages)
         return self._run(question, answering, context_tokens), answering
+
+    def _read_head(self, question: torch.Tensor) -> int:
+        """Read what a long question has before its last tokens as a document is read.
+
+        Only so many tokens are selected for one by one and vote: a pasted page would take minutes.
+
+        Returns:
+            how many tokens of the question were read.
+        """
+        head = max(0, len(question) - MAX_VOTING_TOKENS)
+        base = len(self.request.context_ids)
+        reading = PrefillPass(self.method)
+        for start in range(0, head, HEAD_CHUNK_TOKENS):
+            part = question[start : min(start + HEAD_CHUNK_TOKENS, head)]
+            step = StepInput(self.store, self.runner.tables, reading, base + start)
+            self.runner.forward(part, step)
+        return head
 
     def _resolve_mode(self, prompt_tokens: int) -> str:
         room = self.request.generation.max_new_tokens

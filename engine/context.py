@@ -96,14 +96,20 @@ class ContextReader:
 
     def _record(self) -> dict[str, Any]:
         inputs = [[record.name, record.sha256] for record in self.request.inputs]
-        return {**self.identity, "inputs": inputs}
+        # The ids as well: a cut of the same documents is another context.
+        return {**self.identity, "inputs": inputs, "tokens": self._tokens_sha256()}
+
+    def _tokens_sha256(self) -> str:
+        return hashlib.sha256(self.request.context_ids.astype("<i4").tobytes()).hexdigest()
 
     def _open(self, sessions: SessionStore, key: str, *, partial: bool) -> Session | Notice | None:
         """The session if it is there and sound; a notice after putting a damaged one aside."""
         folder = sessions.folder(key, partial=partial)
-        if not folder.is_dir():
+        if not folder.exists():
             return None
         try:
+            if not folder.is_dir():
+                raise SessionError(f"{folder.name} in the cache is not a session")
             session = Session.open(folder)
             if not np.array_equal(session.context_ids(), self.request.context_ids):
                 raise SessionError(f"session {session.id} holds other tokens")
@@ -183,7 +189,7 @@ class ContextReader:
             name=self.request.cache.name,
             created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             context_tokens=len(ids),
-            tokens_sha256=hashlib.sha256(ids.astype("<i4").tobytes()).hexdigest(),
+            tokens_sha256=self._tokens_sha256(),
             page_bytes=layout.page_bytes,
             summary_bytes=layout.summary_bytes,
             num_layers=layout.num_layers,

@@ -12,7 +12,7 @@ from typing import Any
 FORMAT_VERSION = 1
 
 # Raise when the arithmetic changes what is stored.
-ENGINE_VERSION = 2
+ENGINE_VERSION = 3
 
 
 def session_key(record: dict[str, Any]) -> str:

@@ -222,11 +222,12 @@ class SessionStore:
                 space that is free or taken by sessions.
             keep: key of a session that stays.
         """
-        shutil.rmtree(self.root / QUARANTINE, ignore_errors=True)
         records = self.list()
         used = sum(record.num_bytes for record in records)
         if not max_bytes:
             max_bytes = min(MAX_BYTES, (shutil.disk_usage(self.root).free + used) // 4)
+        if used + num_bytes > max_bytes:
+            shutil.rmtree(self.root / QUARANTINE, ignore_errors=True)
         for record in reversed(records):
             if used + num_bytes <= max_bytes:
                 return

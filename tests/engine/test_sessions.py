@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +142,32 @@ def test_changed_input_is_a_miss(runner: Runner, tmp_path: Path) -> None:
     assert len(SessionStore(tmp_path).list()) == 2
 
 
+def test_a_cut_of_the_same_documents_is_another_session(runner: Runner, tmp_path: Path) -> None:
+    read(runner, request(tmp_path))
+    _, events = read(runner, request(tmp_path, length=500))
+    assert not [event for event in events if isinstance(event, Notice)]
+    whole, _ = read(runner, request(tmp_path))
+    assert whole.session.reused
+    assert len(SessionStore(tmp_path).list()) == 2
+
+
+@pytest.mark.parametrize("mode", ["attend", "share", "reread"])
+def test_a_long_question_is_read_in_chunks(runner: Runner, tmp_path: Path, mode: str) -> None:
+    question = random_ids(1_200, seed=9).tolist()
+    ask = request(tmp_path, question_ids=question, question_span=(2, 1_190), answer=mode)
+    reader = ContextReader(runner, method(), ask, {"weights": "w"}, CHUNK, 1_300)
+
+    def context() -> Context:
+        stream = reader.read()
+        while True:
+            try:
+                next(stream)
+            except StopIteration as stop:
+                return stop.value
+
+    assert answer(runner, context(), ask) == answer(runner, context(), ask)
+
+
 def test_cached_only(runner: Runner, tmp_path: Path) -> None:
     ask = request(tmp_path, cache=CacheConfig(tmp_path, cached_only=True))
     with pytest.raises(NotCachedError):
@@ -211,6 +238,7 @@ DAMAGES = {
     "tokens flipped": lambda folder: (folder / "tokens.i32").write_bytes(bytes(CONTEXT_TOKENS * 4)),
     "manifest random": lambda folder: (folder / "manifest.json").write_bytes(os.urandom(200)),
     "manifest empty": lambda folder: (folder / "manifest.json").write_bytes(b""),
+    "folder replaced by a file": lambda folder: (shutil.rmtree(folder), folder.write_text("hi")),
     "manifest gone": lambda folder: (folder / "manifest.json").unlink(),
 }
 
