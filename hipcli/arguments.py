@@ -78,7 +78,7 @@ def read_asked(
     elif words:
         if words[-1] == STDIN or _is_lone_source(words, resume, files_from):
             raise _no_question(console, words)
-        question = words.pop()
+        question = _as_utf8(words.pop())
     else:
         raise _no_question(console, words)
     _check_question(console, question, words)
@@ -91,6 +91,14 @@ def read_asked(
         return Asked(None, question, resume)
     stdin_taken = STDIN in (question_file, files_from)
     return Asked(read_sources(console, words, files_from, null, stdin_taken), question, None)
+
+
+def _as_utf8(word: str) -> str:
+    """The word as UTF-8 whatever the locale says: Python marks bytes that the locale has not."""
+    try:
+        return word.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+        return word
 
 
 def _check_question(console: Console, question: str, words: Sequence[str]) -> None:

@@ -225,6 +225,14 @@ def test_the_question_from_a_file_or_stdin(book: str) -> None:
     assert list(first.question_ids) == list(second.question_ids)
 
 
+def test_a_question_is_utf8_whatever_the_locale(book: str) -> None:
+    """Under LC_ALL=C Python hands over the bytes of a word as surrogates."""
+    word = "café “x” 😀".encode().decode("ascii", "surrogateescape")
+    engine = FakeEngine()
+    assert run_hip("ask", book, f"Where is {word}?", engine=engine).code == 0
+    assert "Where is café “x” 😀?" in engine.tokenizer.decode(engine.requests[0].question_ids)
+
+
 def test_a_question_may_start_with_a_dash(book: str) -> None:
     engine = FakeEngine()
     assert run_hip("ask", book, "--", "-v means what?", engine=engine).code == 0
