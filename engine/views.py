@@ -12,7 +12,7 @@ import torch
 from hipcli.engine.step import StepInput
 from hipcli.kernels.cpu_common import (
     attend_rows,
-    causal_mask,
+    causal_tail,
     fold_heads,
     key_blocks,
     key_range,
@@ -119,6 +119,6 @@ class PackedView:
         group = num_heads // num_kv_heads
         by_head = rows.view(num_kv_heads, group, tokens, head_dim)
         rotate_(by_head, cos[-tokens:], sin[-tokens:])
-        mask = causal_mask(tokens, group, new_length, q.dtype) if tokens > 1 else None
-        out, _ = attend_rows(rows, self.k[:, :new_length], self.v[:, :new_length], mask)
+        tail = causal_tail(tokens, group, q.dtype) if tokens > 1 else None
+        out, _ = attend_rows(rows, self.k[:, :new_length], self.v[:, :new_length], tail)
         return unfold_heads(out, tokens)

@@ -13,6 +13,8 @@ from .types import PagedKV, RopeTables
 
 # Fewer rows than this do not fill the tiles of the fused attention.
 FUSED_ROWS = 16
+# Scores of up to this many keys are products of their own: faster where they fit in a cache.
+MAX_PRODUCT_KEYS = 8192
 
 
 def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -141,36 +143,42 @@ def pooled_rows(
     return rotate_(rows.contiguous(), rope.cos[distance], rope.sin[distance])
 
 
-def causal_mask(rows: int, group: int, num_keys: int, dtype: torch.dtype) -> torch.Tensor:
-    """Additive mask [group * rows, num_keys]: the last `rows` keys are the rows' own."""
-    mask = torch.zeros(group, rows, num_keys, dtype=dtype)
-    mask[:, :, num_keys - rows :] = torch.full((rows, rows), float("-inf")).triu_(1)
-    return mask.flatten(0, 1)
+def causal_tail(rows: int, group: int, dtype: torch.dtype) -> torch.Tensor:
+    """Additive mask [group * rows, rows] of the last keys, which are the rows' own."""
+    return torch.full((rows, rows), float("-inf"), dtype=dtype).triu_(1).repeat(group, 1)
 
 
 def attend_rows(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tail: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax attention of rows.
+    """Softmax attention of rows that see every key but for a causal tail.
 
     Args:
         q: [num_kv_heads, rows, head_dim], scaled and rotated.
         k, v: [num_kv_heads, num_keys, head_dim].
-        mask: additive [rows, num_keys] in q's dtype, or None.
+        tail: additive [rows, n] for the last n keys in q's dtype, or None.
 
     Returns:
         out [num_kv_heads, rows, head_dim] and lse fp32 [num_kv_heads, rows].
     """
-    if q.shape[1] >= FUSED_ROWS:
+    num_keys = k.shape[1]
+    if num_keys > MAX_PRODUCT_KEYS and q.shape[1] >= FUSED_ROWS:
+        # No buffer of scores grows with the context: PyTorch's fused attention goes tile by tile.
+        mask = None
+        if tail is not None:
+            mask = q.new_zeros(q.shape[1], num_keys)
+            mask[:, num_keys - tail.shape[1] :] = tail
+            mask = mask[None, None]
         run = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        extra = None if mask is None else mask[None, None]
-        out, lse = run(q[None], k[None], v[None], attn_mask=extra, scale=1.0)
+        out, lse = run(q[None], k[None], v[None], attn_mask=mask, scale=1.0)
         return out[0], lse[0].float()
     scores = torch.bmm(q, k.transpose(1, 2))
-    if mask is not None:
-        scores += mask
+    if tail is not None:
+        scores[:, :, num_keys - tail.shape[1] :] += tail
     weights = torch.softmax(scores, dim=-1)
-    return torch.bmm(weights, v), torch.logsumexp(scores.float(), dim=-1)
+    # The largest weight is exp(largest score - lse): two maxima cost less than another exp.
+    lse = scores.amax(-1).float() - weights.amax(-1).float().log()
+    return torch.bmm(weights, v), lse
 
 
 def identity_table(num_pages: int, device: torch.device | str = "cpu") -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from ..cpu_common import (
     attend_rows,
-    causal_mask,
+    causal_tail,
     fold_heads,
     key_blocks,
     key_range,
@@ -175,7 +175,7 @@ def _attend(
     at = slice(position, position + length)
     rotate_(by_head, call.rope.cos[at], call.rope.sin[at])
     group = by_head.shape[1]
-    mask = causal_mask(length, group, num_keys, rows.dtype) if length > 1 else None
-    out, lse = attend_rows(rows, keys, values, mask)
+    tail = causal_tail(length, group, rows.dtype) if length > 1 else None
+    out, lse = attend_rows(rows, keys, values, tail)
     call.out[span.low : span.high] = unfold_heads(out, length)
     call.lse[span.low : span.high] = unfold_heads(lse, length)
