@@ -21,8 +21,6 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
@@ -31,6 +29,12 @@ import hipcli  # noqa: E402  (the checkout is put on the path first)
 if find_spec("hipcli.kernels") is None:
     # A checkout that was not installed keeps the lower houses at its top.
     hipcli.__path__.append(str(ROOT))
+
+from hipcli.engine.threads import prepare_threads  # noqa: E402
+
+prepare_threads()
+
+import torch  # noqa: E402
 
 
 def commit() -> str:

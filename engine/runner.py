@@ -5,6 +5,7 @@ un-rotated, and the attention of every layer is ours through Transformers' atten
 The state of a pass travels as the keyword argument `hip_step`; there is no global.
 """
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers import AttentionInterface
 
 from hipcli.engine.device import check_kv_fits
 from hipcli.engine.rope import IdentityRotary, RopeTables
-from hipcli.engine.step import StepInput
+from hipcli.engine.step import KeysWritten, StepInput
 from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.kernels.backends import resolve
 
@@ -100,12 +101,14 @@ class Runner:
             ids: [T] token ids.
             step: state of the pass; `step.store.length` advances by T.
         """
-        self.model.model(
-            input_ids=ids.unsqueeze(0).to(self.device),
-            position_ids=self._positions(ids, step),
-            use_cache=False,
-            hip_step=step,
-        )
+        step.keys_only = True
+        with contextlib.suppress(KeysWritten):
+            self.model.model(
+                input_ids=ids.unsqueeze(0).to(self.device),
+                position_ids=self._positions(ids, step),
+                use_cache=False,
+                hip_step=step,
+            )
         step.store.length = step.start + ids.shape[0]
 
     @torch.inference_mode()

@@ -38,7 +38,8 @@ def sparse_prefill(
     rope: RopeTables,
     seqlen_k: torch.Tensor,
     softmax_scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    return_lse: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """See `hipcli.kernels.sparse_prefill.sparse_prefill`."""
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads = kv.k_pages.shape[1]
@@ -67,4 +68,4 @@ def sparse_prefill(
             logits = logits.masked_fill(future[:, None], -torch.inf)
             out[n0:n1, heads] = (logits.softmax(-1) @ values.float()).to(q.dtype)
             lse[n0:n1, heads] = logits.logsumexp(-1)
-    return out, lse
+    return out, lse if return_lse else None

@@ -295,8 +295,10 @@ def sparse_prefill(
     rope: RopeTables,
     seqlen_k: torch.Tensor,
     softmax_scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    return_lse: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """See `hipcli.kernels.sparse_prefill.sparse_prefill`."""
     require_launchable(q, kv.k_pages)
     require_supported(q.shape[2], q.shape[1], kv.k_pages.shape[1])
-    return launch(q, kv, plan, rope, seqlen_k, softmax_scale)
+    out, lse = launch(q, kv, plan, rope, seqlen_k, softmax_scale)
+    return out, lse if return_lse else None
