@@ -19,9 +19,11 @@ from ..triton_common import (
     dot_precision,
     early_options,
     pad_channels,
+    pages_and_scales,
     require_launchable,
     require_supported,
     rotated_rows,
+    scale_stride,
 )
 from ..types import PagedKV, PageIndex, RopeTables
 
@@ -88,6 +90,7 @@ def _score_pages(
     pages_per_program,
     q_strides: tl.constexpr,
     k_strides: tl.constexpr,
+    K_SCALE_STRIDE: tl.constexpr,
     POOL: tl.constexpr,
     ROWS: tl.constexpr,
     Q_BLOCKS: tl.constexpr,
@@ -106,13 +109,14 @@ def _score_pages(
     if HAS_NEWEST:  # noqa: SIM102 (this one is decided when the kernel is compiled)
         # The last program of a head scores nothing: it summarises the page of the newest token.
         if tl.program_id(1) == tl.num_programs(1) - 1:
-            k_pages, page_table, seqlen_k = newest
+            k_pages, k_scales, page_table, seqlen_k = newest
             total = tl.load(seqlen_k)
             last = (total - 1) // PAGE_SIZE
             if (last >= 0) & (last < num_pages):
                 summarise_page(
-                    last, head, k_pages, page_table, total, summaries, scales, num_pages,
-                    k_strides, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS, SCALED,
+                    last, head, k_pages, page_table, total, summaries, scales, k_scales,
+                    num_pages, k_strides, K_SCALE_STRIDE, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS,
+                    SCALED,
                 )  # fmt: skip
             return
     column = tl.arange(0, Q_BLOCKS * ROWS)
@@ -228,7 +232,7 @@ def launch(
         window_starts,
         (rope.cos[distance], rope.sin[distance]),
         out,
-        (keys.k_pages, keys.page_table, length),
+        (keys.k_pages, pages_and_scales(keys)[2], keys.page_table, length),
         num_tokens,
         num_blocks,
         num_pages,
@@ -236,6 +240,7 @@ def launch(
         tile.pages_per_program,
         q_strides=q.stride(),
         k_strides=keys.k_pages.stride(),
+        K_SCALE_STRIDE=scale_stride(keys),
         POOL=pool_sizes(group, head_dim, rope, block_size_q, query_stride),
         ROWS=rows,
         Q_BLOCKS=q_blocks,
