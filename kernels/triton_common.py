@@ -269,14 +269,19 @@ def load_rotated(
     HALF_PAD: tl.constexpr,
     DTYPE: tl.constexpr,
     MASKED: tl.constexpr,
+    factor=None,
 ):
     """Rotary channels [R, 2 * HALF_PAD] of rows, turned, in DTYPE: halves side by side.
 
-    Each half is loaded once; the tables' second half repeats the first and is not read.
+    Each half is loaded once; the tables' second half repeats the first and is not read. A
+    `factor` [R] multiplies the rows.
     """
     lo = load_channels(rows, valid, 0, HALF, HALF_PAD, MASKED)
     hi = load_channels(rows, valid, HALF, HALF, HALF_PAD, MASKED)
     table = position * cos_stride
     c = load_channels(cos + table, valid, 0, HALF, HALF_PAD, False).to(tl.float32)
     s = load_channels(sin + table, valid, 0, HALF, HALF_PAD, False).to(tl.float32)
+    if factor is not None:
+        c *= factor[:, None]
+        s *= factor[:, None]
     return turn_pairs(lo, hi, c, s, DTYPE)

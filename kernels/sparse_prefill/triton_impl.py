@@ -85,15 +85,21 @@ def _attend_tile(
     position = key
     if MASKED:
         position = tl.minimum(key, num_keys - 1)
+    # Fewer elements than logits and weights have: fp8 is scaled as it becomes 16 bits.
+    k_factor = None
+    if QUANTISED:
+        k_factor = load_scales(kv_of_head[2] + slot * SIZES[5], valid, MASKED)
+        v_factor = load_scales(kv_of_head[3] + slot * SIZES[5], valid, MASKED)
     turned = load_rotated(
-        k_rows, valid, tables[0], tables[1], position, tables[2], HALF, PADS[0], OPERAND, False
-    )
+        k_rows, valid, tables[0], tables[1], position, tables[2], HALF, PADS[0], OPERAND, False,
+        k_factor,
+    )  # fmt: skip
     logits = tl.dot(q_turned, tl.trans(turned), input_precision=PRECISION)
     if PADS[1] > 0:
         rest = load_channels(k_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], False)
-        logits = tl.dot(q_rest, tl.trans(rest.to(OPERAND)), logits, input_precision=PRECISION)
-    if QUANTISED:
-        logits *= load_scales(kv_of_head[2] + slot * SIZES[5], valid, MASKED)[None, :]
+        if QUANTISED:
+            rest = (rest.to(tl.float32) * k_factor[:, None]).to(OPERAND)
+        logits = tl.dot(q_rest, tl.trans(rest), logits, input_precision=PRECISION)
     if MASKED:
         logits = tl.where(key[None, :] <= query_position[:, None], logits, float("-inf"))
     # Key 0 is in the first tile and open to every query: `largest` is finite from there on.
@@ -102,9 +108,9 @@ def _attend_tile(
     shrink = tl.math.exp2(largest - new_largest)
     denominator = denominator * shrink + tl.sum(weights, axis=1)
     # Rows past the last key may never have been written: 0 * NaN must not reach the sum.
-    values = load_channels(v_rows, valid, 0, HEAD_DIM, PADS[2], MASKED).to(OPERAND)
+    values = load_channels(v_rows, valid, 0, HEAD_DIM, PADS[2], MASKED)
     if QUANTISED:
-        weights *= load_scales(kv_of_head[3] + slot * SIZES[5], valid, MASKED)[None, :]
+        values = (values.to(tl.float32) * v_factor[:, None]).to(OPERAND)
     acc = acc * shrink[:, None]
     acc = tl.dot(weights.to(OPERAND), values, acc, input_precision=PRECISION)
     # Fetched a step early, so that the compiler can prefetch keys and values themselves.
