@@ -9,8 +9,8 @@ from ..types import PagedKV
 # e4m3: four bits of exponent, three of mantissa; 448 is 1.75 * 2^8.
 MAX_MANTISSA = 1.75
 MAX_EXPONENT = 8
-# The reciprocal of a smaller scale would not be a number of fp32.
-MIN_SCALE = 2.0**-100
+# The reciprocal of a much smaller scale would not be a number of fp32.
+MIN_EXPONENT = -100
 
 
 def least_scale(largest: torch.Tensor) -> torch.Tensor:
@@ -18,8 +18,9 @@ def least_scale(largest: torch.Tensor) -> torch.Tensor:
     # mantissa in [0.5, 1): frexp counts exponents one higher than e4m3's definition does.
     mantissa, exponent = torch.frexp(largest)
     exponent = exponent - 1 - MAX_EXPONENT + (2 * mantissa > MAX_MANTISSA).int()
-    scale = torch.ldexp(torch.ones_like(largest), exponent).clamp(min=MIN_SCALE)
-    return torch.where(largest > 0, scale, MIN_SCALE)
+    exponent = torch.where(largest > 0, exponent, MIN_EXPONENT).clamp(min=MIN_EXPONENT)
+    # By its bits: a power function may be off by the last one.
+    return ((exponent.int() + 127) << 23).view(torch.float32)
 
 
 def _write_page(page: torch.Tensor, scales: torch.Tensor, rows: torch.Tensor, first: int) -> None:

@@ -105,10 +105,10 @@ def run_page_index(dtype: torch.dtype = torch.bfloat16, fp8: bool = False) -> No
     )
 
 
-def run_quantise_pages(num_tokens: int) -> None:
+def run_quantise_pages() -> None:
     """One launch."""
     _, kv, _, length = inputs(1, fp8=True)
-    k, v = (empty(num_tokens, 8, 128) for _ in range(2))
+    k, v = (empty(8192, 8, 128) for _ in range(2))
     quantise_pages_(kv, k, v, length, backend="triton")
 
 
@@ -121,9 +121,9 @@ def run_score_pages(num_tokens: int, dtype: torch.dtype = torch.bfloat16) -> Non
     score_pages(q, index, starts, tables, 1024, size, stride, 256, backend="triton")
 
 
-def run_score_blocks(num_tokens: int, fp8: bool = False) -> None:
+def run_score_blocks(num_tokens: int) -> None:
     """One launch."""
-    q, kv, tables, _ = inputs(num_tokens, fp8=fp8)
+    q, kv, tables, _ = inputs(num_tokens)
     size, stride = (64, 4) if num_tokens > 1 else (1, 1)
     candidates = integers(num_tokens // size, 8, 256)
     score_blocks(q, kv, candidates, tables, 1024, size, 16, stride, backend="triton")
@@ -165,9 +165,9 @@ def run_merge() -> None:
     merge_partials(empty(64, 1, 32, 128), empty(64, 1, 32, dtype=torch.float32), backend="triton")
 
 
-def run_vote(num_tokens: int = 16, fp8: bool = False) -> None:
+def run_vote(fp8: bool = False) -> None:
     """One launch."""
-    q, kv, tables, length = inputs(num_tokens, fp8=fp8)
+    q, kv, tables, length = inputs(16, fp8=fp8)
     vote(q, kv, length, tables, 1024, 0.1, backend="triton")
 
 
@@ -188,17 +188,12 @@ CASES: dict[str, Callable[[], None]] = {
     "sparse_decode": run_sparse_decode,
     "merge_partials": run_merge,
     "vote": run_vote,
-    "vote_64": lambda: run_vote(64),
-    "fp8 quantise_pages_chunk": lambda: run_quantise_pages(8192),
-    "fp8 quantise_pages_token": lambda: run_quantise_pages(1),
+    "fp8 quantise_pages": run_quantise_pages,
     "fp8 page_index": lambda: run_page_index(fp8=True),
-    "fp8 score_blocks_prefill": lambda: run_score_blocks(8192, fp8=True),
     "fp8 select_step_decode": lambda: run_select_step(1, FP8, fp8=True),
     "fp8 sparse_prefill": lambda: run_sparse_prefill(fp8=True),
-    "fp8 sparse_prefill_80": lambda: run_sparse_prefill(80, fp8=True),
     "fp8 sparse_decode": lambda: run_sparse_decode(fp8=True),
     "fp8 vote": lambda: run_vote(fp8=True),
-    "fp8 vote_64": lambda: run_vote(64, fp8=True),
 }
 
 
@@ -232,6 +227,7 @@ def describe(case: str, name: str, kernel) -> dict[str, object]:
         "capability": kernel.metadata.target.arch,
         "shared_bytes": kernel.metadata.shared,
         "num_warps": kernel.metadata.num_warps,
+        "fp8_products": len(re.findall(r"mma\S*\.e4m3\.e4m3", ptx)),
         "async_copies": len(re.findall(r"cp\.async\.c[ag]", ptx)),
         **counts,
     }
