@@ -13,14 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
-from ..score_pages.triton_impl import pool_sizes, pooled_columns
+from ..score_pages.triton_impl import launch_options, padded_rows, pooled_columns
 from ..select_blocks.triton_impl import choose, store_blocks
 from ..triton_common import (
     begin,
-    dot_precision,
-    early_options,
     last_arrival,
-    pad_channels,
     pages_and_scales,
     require_launchable,
     require_supported,
@@ -168,8 +165,7 @@ def launch(
     block_size_q, block_size_k, query_stride = sizes
     page_size = kv.k_pages.shape[2]
     num_blocks, heads, num_candidates = candidate_pages.shape
-    group = q.shape[1] // heads
-    rows = pad_channels(triton.cdiv(block_size_q, query_stride) * group)
+    rows = padded_rows(q, heads, block_size_q, query_stride)
     tile = tile or default_tile(rows, num_blocks, num_candidates)
     num_scores = num_candidates * page_size // block_size_k
     out = torch.empty((num_blocks, heads, num_scores), dtype=torch.float32, device=q.device)
@@ -192,22 +188,17 @@ def launch(
         num_candidates,
         tile.pages_per_program,
         num_selected,
-        q_strides=q.stride(),
         k_strides=kv.k_pages.stride(),
         SCALE_STRIDE=scale_stride(kv),
         candidate_strides=candidate_pages.stride(),
-        POOL=pool_sizes(group, q.shape[2], rope, block_size_q, query_stride),
-        ROWS=rows,
         BLOCK_T=tile.block_tokens,
         BLOCK_K=block_size_k,
         PAGE_SIZE=page_size,
         SCORES_PAD=triton.next_power_of_2(num_scores),
         SELECTED_PAD=triton.next_power_of_2(num_selected) if num_selected else 0,
-        PRECISION=dot_precision(q.dtype),
-        EARLY=early,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-        **early_options(early),
+        **launch_options(
+            q, heads, rope, (block_size_q, query_stride), (tile.num_warps, tile.num_stages), early
+        ),
     )
     return chosen if num_selected else out
 

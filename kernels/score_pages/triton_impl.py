@@ -177,12 +177,35 @@ def _score_pages(
         tl.store(target[None, :] + number, nothing, mask=mask)
 
 
-def pool_sizes(
-    group: int, head_dim: int, rope: RopeTables, block_size_q: int, query_stride: int
-) -> tuple[int, ...]:
-    """POOL of `pooled_columns`."""
-    padded = triton.next_power_of_2(head_dim)
-    return group, head_dim, padded, rope.cos.shape[1], block_size_q, query_stride
+def padded_rows(q: torch.Tensor, heads: int, block_size_q: int, query_stride: int) -> int:
+    """ROWS of a query block: its averaged queries times the heads of a group."""
+    return pad_channels(triton.cdiv(block_size_q, query_stride) * (q.shape[1] // heads))
+
+
+def launch_options(
+    q: torch.Tensor,
+    heads: int,
+    rope: RopeTables,
+    queries: tuple[int, int],
+    warps_and_stages: tuple[int, int],
+    early: bool,
+) -> dict[str, object]:
+    """What kernels that begin with `pooled_columns` take by name.
+
+    `queries` are block_size_q and query_stride; `early` as in `triton_common.begin`.
+    """
+    group, head_dim = q.shape[1] // heads, q.shape[2]
+    pool = (group, head_dim, triton.next_power_of_2(head_dim), rope.cos.shape[1], *queries)
+    return {
+        "q_strides": q.stride(),
+        "POOL": pool,
+        "ROWS": padded_rows(q, heads, *queries),
+        "PRECISION": dot_precision(q.dtype),
+        "EARLY": early,
+        "num_warps": warps_and_stages[0],
+        "num_stages": warps_and_stages[1],
+        **early_options(early),
+    }
 
 
 def default_tile(rows: int, num_blocks: int, heads: int, num_pages: int) -> Tile:
@@ -214,11 +237,9 @@ def launch(
     `triton_common.begin`.
     """
     block_size_q, query_stride, sink_tokens = sizes
-    heads, num_pages, _, head_dim = index.summaries.shape
-    num_tokens, num_heads, _ = q.shape
-    group = num_heads // heads
+    heads, num_pages = index.summaries.shape[:2]
     num_blocks = len(window_starts)
-    rows = pad_channels(triton.cdiv(block_size_q, query_stride) * group)
+    rows = padded_rows(q, heads, block_size_q, query_stride)
     tile = tile or default_tile(rows, num_blocks, heads, num_pages)
     q_blocks = max(1, tile.rows // rows)
     out = torch.empty((num_blocks, heads, num_pages), dtype=torch.float32, device=q.device)
@@ -233,27 +254,22 @@ def launch(
         (rope.cos[distance], rope.sin[distance]),
         out,
         (keys.k_pages, pages_and_scales(keys)[2], keys.page_table, length),
-        num_tokens,
+        len(q),
         num_blocks,
         num_pages,
         sink_tokens // index.page_size,
         tile.pages_per_program,
-        q_strides=q.stride(),
         k_strides=keys.k_pages.stride(),
         K_SCALE_STRIDE=scale_stride(keys),
-        POOL=pool_sizes(group, head_dim, rope, block_size_q, query_stride),
-        ROWS=rows,
         Q_BLOCKS=q_blocks,
         BLOCK_P=tile.block_pages,
         BOUNDS=index.kind == "bounds",
         SCALED=index.scales is not None,
         HAS_NEWEST=newest is not None,
         PAGE_SIZE=index.page_size,
-        PRECISION=dot_precision(q.dtype),
-        EARLY=early,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-        **early_options(early),
+        **launch_options(
+            q, heads, rope, (block_size_q, query_stride), (tile.num_warps, tile.num_stages), early
+        ),
     )
     return out
 
