@@ -166,10 +166,14 @@ def _decode(
         weights = tl.math.exp2(logits * scale - new_largest[:, None])
         shrink = tl.math.exp2(largest - new_largest)
         denominator = denominator * shrink + tl.sum(weights, axis=1)
+        acc = acc * shrink[:, None]
         if QUANTISED:
             weights *= load_scales(v_scales + slot * SIZES[4] + head, open_key, True)[None, :]
-        acc = acc * shrink[:, None]
-        acc = tl.dot(weights.to(OPERAND), values, acc, input_precision=PRECISION)
+            # Channels as rows: as columns, fp8 values would be read from shared memory in bytes.
+            weights = tl.trans(weights.to(OPERAND))
+            acc += tl.trans(tl.dot(tl.trans(values), weights, input_precision=PRECISION))
+        else:
+            acc = tl.dot(weights.to(OPERAND), values, acc, input_precision=PRECISION)
         largest = new_largest
 
     part_rows = num_tokens * num_heads
