@@ -50,13 +50,11 @@ class Runner:
 
     Args:
         model: a Transformers causal language model in eval mode; it is changed in place.
-        kv_dtype: dtype of stored keys and values; the model's when None.
+        kv_dtype: how keys and values are stored, a name in `config.KV_DTYPES`.
         backend: of the kernels, or "auto" for the one of the model's device.
     """
 
-    def __init__(
-        self, model: Any, kv_dtype: torch.dtype | None = None, backend: str = "auto"
-    ) -> None:
+    def __init__(self, model: Any, kv_dtype: str = "auto", backend: str = "auto") -> None:
         config = model.config
         self.model = model
         self.device = next(model.parameters()).device
@@ -71,7 +69,8 @@ class Runner:
             num_kv_heads=config.num_key_value_heads,
             head_dim=getattr(config, "head_dim", None)
             or config.hidden_size // config.num_attention_heads,
-            dtype=kv_dtype or self.dtype,
+            dtype=self.dtype,
+            quantised=kv_dtype == "fp8_e4m3",
         )
         self.trained_tokens: int = config.max_position_embeddings
 

@@ -48,7 +48,7 @@ def sparse_prefill(
     position and needs tables as long as the context; only differences count, so we move the
     frame to the sinks. Their list may overlap the window; ours never does.
     """
-    check_paged_kv(kv, q)
+    check_paged_kv(kv, q, backend)
     check_rope(rope, q.shape[2])
     check_plan(plan, q, kv, rope)
     check_seqlen(seqlen_k)
