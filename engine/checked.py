@@ -5,7 +5,7 @@ words of an answer. Those rest on pages that were sound; the rest comes from doc
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hipcli.engine.answering import Answerer
 from hipcli.engine.context import Context, ContextReader
@@ -23,13 +23,13 @@ class CheckedAnswer:
         answerer_of: an answerer for a store that holds it.
 
     Attributes:
-        context, answerer: those of the last attempt, once `events` has run.
+        context, answerer: those of the last attempt; there once `events` has come to the answer.
     """
 
     reader: ContextReader
     answerer_of: Callable[[KVStore], Answerer]
-    context: Context | None = None
-    answerer: Answerer | None = None
+    context: Context = field(init=False)
+    answerer: Answerer = field(init=False)
 
     def events(self) -> Generator[Event | int, None, None]:
         """Events of reading, then the token ids of the answer.

@@ -59,7 +59,8 @@ def fork(store: SessionStore, record: SessionRecord, name: str = "") -> SessionR
 
 def _link_files(store: SessionStore, source: Path, target: Path) -> None:
     """All files of a complete session but the manifest, which each branch has of its own."""
-    for path in sorted(source.rglob("*")):
+    store.disk.make_folder(target)
+    for path in sorted(source.rglob("*"), key=lambda path: (path.is_file(), path)):
         if path.is_dir():
             store.disk.make_folder(target / path.relative_to(source))
         elif path.name not in (MANIFEST, PROGRESS) and not path.name.endswith(NEW_SUFFIX):

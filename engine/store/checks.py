@@ -7,6 +7,7 @@ like the pages: what a killed process had written of both is there.
 
 import zlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -41,8 +42,8 @@ class PageChecks:
     ) -> None:
         shape = (num_pages, num_layers, len(PARTS))
         try:
-            mode = "r+" if writable else "r"
-            self._table = np.memmap(path, dtype="<u4", mode=mode, shape=shape)
+            mode: Literal["r+", "r"] = "r+" if writable else "r"
+            self._table: np.ndarray = np.memmap(path, dtype="<u4", mode=mode, shape=shape)
         except (OSError, ValueError) as error:
             raise DamagedSessionError(f"{path.name} cannot be used: {error}") from None
         self._seed = seed

@@ -16,6 +16,7 @@ from hipcli.engine.events import Event, Notice, Progress
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.sessions import SessionStore
+from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks, table_bytes
 from hipcli.engine.store.pages import KVStore
 from tests.engine.test_sessions import CHUNK, CONTEXT_TOKENS, method, only_folder, request
@@ -29,8 +30,10 @@ def runner() -> Runner:
     return Runner(tiny_model("llama"))
 
 
-def ask(runner: Runner, asked: AskRequest) -> tuple[list[int], CheckedAnswer, list[Event]]:
-    """The answer's tokens, what gave them, and the events on the way."""
+def answering(
+    runner: Runner, asked: AskRequest, chunk: int = CHUNK, disk: Disk | None = None
+) -> CheckedAnswer:
+    """What answers a request."""
     attention = method()
 
     def answerer_of(store: KVStore) -> Answerer:
@@ -45,8 +48,13 @@ def ask(runner: Runner, asked: AskRequest) -> tuple[list[int], CheckedAnswer, li
             stop_ids=frozenset(),
         )
 
-    reader = ContextReader(runner, attention, asked, IDENTITY, CHUNK, 64)
-    checked = CheckedAnswer(reader, answerer_of)
+    reader = ContextReader(runner, attention, asked, IDENTITY, chunk, 64, disk or Disk())
+    return CheckedAnswer(reader, answerer_of)
+
+
+def ask(runner: Runner, asked: AskRequest) -> tuple[list[int], CheckedAnswer, list[Event]]:
+    """The answer's tokens, what gave them, and the events on the way."""
+    checked = answering(runner, asked)
     seen = list(checked.events())
     tokens = [event for event in seen if isinstance(event, int)]
     return tokens, checked, [event for event in seen if not isinstance(event, int)]
@@ -161,7 +169,7 @@ def test_damage_in_an_interrupted_prefill(runner: Runner, tmp_path: Path) -> Non
         tokens, checked, events = ask(runner, request(cache))
         assert tokens == expected
         assert notices(events) == ["session_damaged"]
-        assert checked.context is not None and checked.context.session.complete
+        assert checked.context.session.complete
 
 
 def test_damage_in_a_cache_that_cannot_be_changed(runner: Runner, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class Record:
     name: str = ""
     created: str = "2026-01-02T03:04:05Z"
     used_s: float = 1767323045.5
-    complete: bool = True
+    state: str = "complete"
     context_tokens: int = 12345
     num_bytes: int = 1 << 20
     model: str = "smollm2"
@@ -32,7 +32,12 @@ class Record:
     inputs: tuple[dict[str, str], ...] = ({"name": "book.txt", "sha256": "0" * 64},)
     extra: dict[str, Any] = field(default_factory=dict)
     kept_ratio: float = 1.0
+    branch: str = ""
     path: Path = Path("/cache/sessions/x")
+
+    @property
+    def complete(self) -> bool:
+        return self.state == "complete"
 
 
 class Store:
@@ -41,13 +46,16 @@ class Store:
     root = Path("/cache/sessions")
 
     def __init__(self) -> None:
-        self.records = [Record("aaaa11112222", "letters"), Record("bbbb33334444", complete=False)]
+        self.records = [Record("aaaa11112222", "letters"), Record("bbbb33334444", state="partial")]
         self.removed: list[str] = []
 
-    def list(self) -> list[Record]:
+    def list(self, *, unusable: bool = False) -> list[Record]:
         return self.records
 
-    def find(self, wanted: str | None = None) -> Record:
+    def total_bytes(self) -> int:
+        return 3 << 20
+
+    def find(self, wanted: str | None = None, *, unusable: bool = False) -> Record:
         for record in self.records:
             if wanted is None or wanted == record.name or record.id.startswith(wanted):
                 return record
