@@ -272,10 +272,23 @@ class SessionStore:
             SessionError: its manifest cannot be read.
             OSError: it cannot be written.
         """
-        manifest = dataclasses.replace(Manifest.read(record.path), name=name)
+        self._rewrite(record, name=name)
+
+    def remember(self, record: SessionRecord, key: str, value: Any) -> None:
+        """Put something in what the caller keeps beside a session's context.
+
+        Raises:
+            SessionError: its manifest cannot be read.
+            OSError: it cannot be written.
+        """
+        extra = Manifest.read(record.path).extra
+        self._rewrite(record, extra={**extra, key: value})
+
+    def _rewrite(self, record: SessionRecord, **changes: Any) -> None:
+        manifest = dataclasses.replace(Manifest.read(record.path), **changes)
         used = record.path.stat().st_mtime_ns
         manifest.write(record.path, self.disk)
-        # Losing a name is no use.
+        # Losing a name is no use of a session; asking marks it by itself.
         self.disk.touch(record.path, used)
 
     def claim_name(self, name: str, key: str) -> tuple[str, ...]:

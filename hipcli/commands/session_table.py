@@ -49,6 +49,7 @@ def describe(record: "SessionRecord") -> dict[str, Any]:
         "model": record.model,
         "method": record.method,
         "kept_ratio": record.kept_ratio,
+        "turns": len(record.extra.get("turns", ())),
         "inputs": [dict(entry) for entry in record.inputs],
         "path": record.path,
     }

@@ -49,6 +49,7 @@ class Outcome:
     notices: list[str]
     cached_tokens: int
     text: str
+    first_tokens: list[int]
 
 
 def contexts() -> dict[str, np.ndarray]:
@@ -110,8 +111,9 @@ class World:
         cache: Path,
         disk: Disk | None = None,
         on_event: Callable[[int], None] = lambda number: None,
+        twice: bool = False,
     ) -> "Child":
-        """Ask in a child process."""
+        """Ask in a child process, `twice` in a row if so wished."""
         fd, path = tempfile.mkstemp()
         os.close(fd)
         pid = os.fork()
@@ -122,6 +124,9 @@ class World:
         gc.disable()
         try:
             said = self._ask(question, cache, disk or Disk(), on_event)
+            if twice:
+                first = said["tokens"]
+                said = self._ask(question, cache, Disk(), on_event) | {"first_tokens": first}
             code = 0
         except KeyboardInterrupt:
             code = INTERRUPTED
@@ -159,4 +164,5 @@ class Child:
             said.get("notices", []),
             said.get("cached_tokens", 0),
             said.get("text", ""),
+            said.get("first_tokens", []),
         )
