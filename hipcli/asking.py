@@ -81,10 +81,16 @@ class AskRun:
         self._branch = ""
         self._stale: list[str] = []
         self._turns: tuple[Turn, ...] = ()
+        self._converse = False
         self._started_s = time.perf_counter()
 
-    def run(self) -> int:
-        """Answers, and returns the exit code."""
+    def run(self, *, converse: bool = False) -> int:
+        """Answers, and returns the exit code.
+
+        Args:
+            converse: True to let the session keep question and answer.
+        """
+        self._converse = converse
         console = self._console
         # On one terminal, a live line and JSON lines would overwrite each other.
         mixed = self._settings.output_format == "jsonl" and console.stdout_is_terminal
@@ -262,7 +268,7 @@ class AskRun:
             for evidence in result.evidence
             for passage in material.context.locate(evidence.start_token, evidence.end_token)
         ]
-        if self._settings.values["converse"] and result.finish_reason != "interrupted":
+        if self._converse and result.finish_reason != "interrupted":
             self._keep_turn(result)
         self._timings["total_s"] = time.perf_counter() - self._started_s
         timings = {"ingest_s": 0.0, "tokenize_s": 0.0} | self._timings

@@ -186,9 +186,9 @@ class Settings:
 
     def cache_config(self) -> CacheConfig:
         if self.values["no_cache"]:
-            for other in ("refresh", "cached_only", "name", "converse"):
+            for other in ("refresh", "cached_only", "name"):
                 if self.values[other]:
-                    flag = "--" + other.replace("converse", "continue").replace("_", "-")
+                    flag = "--" + other.replace("_", "-")
                     raise UsageError(
                         f"--no-cache and {flag} exclude one another", "give one of them"
                     )
