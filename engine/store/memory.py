@@ -8,7 +8,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,10 @@ from hipcli.engine.store.mapping import AddressRange
 
 # Pages that travel between device and file at once: 4 MiB of a layer of an 8B model.
 STAGED_PAGES = 16
+
+# Threads that copy between device and files, each some of the layers: checksums would slow down
+# one alone.
+COPY_THREADS = 4
 
 
 LayerFiles = Sequence[tuple[Path, Path]]
@@ -123,10 +127,10 @@ class DeviceMemory:
         )
         self._files: LayerFiles = ()
         self._checks: PageChecks | None = None
-        self._pending: deque[tuple[int, Future[None]]] = deque()
+        self._pending: deque[tuple[int, list[Future[None]]]] = deque()
         self._saved = 0
-        self._thread = ThreadPoolExecutor(1, "hip-save")
-        weakref.finalize(self, self._thread.shutdown, wait=False, cancel_futures=True)
+        self._threads = ThreadPoolExecutor(COPY_THREADS, "hip-copy")
+        weakref.finalize(self, self._threads.shutdown, wait=False, cancel_futures=True)
 
     def attach(
         self, files: LayerFiles, file_pages: int, checks: PageChecks, *, shared: bool
@@ -144,12 +148,11 @@ class DeviceMemory:
             return
         self._saved = last
         self._checks.expect(first, last)
-        copier = _Copier(self._layout, self._device, self._now())
-        for layer, (page_file, index_file) in enumerate(self._files):
-            pages, index = _per_part(self._checks.compare_rows, layer)
-            copier.read(page_file, self.pages[layer], first, last, pages)
-            copier.read(index_file, self.summaries[layer].transpose(0, 1), first, last, index)
-        copier.finish()
+        jobs = self._submit(self._read, self._checks, (first, last))
+        # All of them: an error must not leave copies under way.
+        wait(jobs)
+        for job in jobs:
+            job.result()
 
     def compare(self, part: int, layer: int, pages: torch.Tensor | None) -> None:
         """Nothing to do: pages are compared on their way to the device."""
@@ -158,16 +161,13 @@ class DeviceMemory:
         """Start copying pages [first, last) to the files; how many pages have arrived so far."""
         if self._checks is None:
             return last
-        job = self._thread.submit(
-            self._write, self._files, self._checks, (first, last), self._now()
-        )
-        self._pending.append((last, job))
-        self._collect(wait=False)
+        self._pending.append((last, self._submit(self._write, self._checks, (first, last))))
+        self._collect(whole=False)
         return self._saved
 
     def flush(self) -> None:
         """Wait for every copy; raise what went wrong with one."""
-        self._collect(wait=True)
+        self._collect(whole=True)
 
     def _now(self) -> "torch.cuda.Event | None":
         """An event after everything the device was told so far."""
@@ -177,21 +177,51 @@ class DeviceMemory:
         ready.record(torch.cuda.current_stream(self._device))
         return ready
 
-    def _collect(self, *, wait: bool) -> None:
-        while self._pending and (wait or self._pending[0][1].done()):
-            last, future = self._pending.popleft()
-            future.result()
+    def _collect(self, *, whole: bool) -> None:
+        while self._pending and (whole or all(job.done() for job in self._pending[0][1])):
+            last, jobs = self._pending.popleft()
+            for job in jobs:
+                job.result()
             self._saved = last
 
-    def _write(
+    def _submit(
+        self, act: Callable[..., None], checks: PageChecks, pages: tuple[int, int]
+    ) -> list[Future[None]]:
+        """`act(copier, layers, checks, pages)` for all layers, some in each thread."""
+        layers = range(self._layout.num_layers)
+        shares = [layers[place::COPY_THREADS] for place in range(COPY_THREADS)]
+        ready = self._now()
+        return [
+            self._threads.submit(self._act, act, share, checks, pages, ready)
+            for share in shares
+            if share
+        ]
+
+    def _act(
         self,
-        files: LayerFiles,
+        act: Callable[..., None],
+        layers: range,
         checks: PageChecks,
         pages: tuple[int, int],
         ready: "torch.cuda.Event | None",
     ) -> None:
-        copier = _Copier(self._layout, self._device, ready)
-        for layer, (page_file, index_file) in enumerate(files):
+        act(_Copier(self._layout, self._device, ready), layers, checks, pages)
+
+    def _read(
+        self, copier: "_Copier", layers: range, checks: PageChecks, pages: tuple[int, int]
+    ) -> None:
+        for layer in layers:
+            page_file, index_file = self._files[layer]
+            page_seen, index_seen = _per_part(checks.compare_rows, layer)
+            copier.read(page_file, self.pages[layer], *pages, page_seen)
+            copier.read(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
+        copier.finish()
+
+    def _write(
+        self, copier: "_Copier", layers: range, checks: PageChecks, pages: tuple[int, int]
+    ) -> None:
+        for layer in layers:
+            page_file, index_file = self._files[layer]
             page_seen, index_seen = _per_part(checks.record, layer)
             copier.write(page_file, self.pages[layer], *pages, page_seen)
             copier.write(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
