@@ -69,6 +69,8 @@ class ContextReader:
     disk: Disk = field(default_factory=Disk)
     _session: Session | None = None
     _distrusted: bool = False
+    # Of a damaged session, for the one that takes its place.
+    _name_kept: str = ""
     _sessions: SessionStore | None = None
 
     def read(self) -> Generator[Event, None, Context]:
@@ -98,11 +100,12 @@ class ContextReader:
         Returns:
             What to tell.
         """
-        self._distrusted = True
+        self._distrusted, which = True, ""
         if self._session is not None and self._sessions is not None:
+            which, self._name_kept = f"session {self._session.id}: ", self._session.manifest.name
             self._distrusted = not self._sessions.quarantine(self._session.folder)
         self._session = None
-        return Notice("session_damaged", f"{error}; the documents are read again")
+        return Notice("session_damaged", f"{which}{error}; the documents are read again")
 
     def _read(self, sessions: SessionStore) -> Generator[Event, None, Context]:
         cache = self.request.cache
@@ -291,7 +294,7 @@ class ContextReader:
         layout = self.runner.layout
         return Manifest(
             key=key,
-            name=self.request.cache.name,
+            name=self.request.cache.name or self._name_kept,
             created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             context_tokens=len(self.request.context_ids),
             tokens_sha256=self._tokens_sha256(),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hipcli import stale
 from hipcli.arguments import Asked, Sources
 from hipcli.console import Console
-from hipcli.conversation import Turn, keep, turns_of
+from hipcli.conversation import Turn, as_record, keep, turns_of
 from hipcli.engine.errors import DamagedSessionError, SessionError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
@@ -226,7 +226,10 @@ class AskRun:
         from hipcli.prompts import question_range
 
         values = self._settings.values
-        kept = {name: values[name] for name in _KEPT_SETTINGS}
+        extra = material.as_record({name: values[name] for name in _KEPT_SETTINGS})
+        if self._turns:
+            # Wherever the text is read anew, the conversation goes on.
+            extra |= as_record(self._turns)
         request = self._make_request(
             material.digests,
             context_ids=material.context.ids,
@@ -236,7 +239,7 @@ class AskRun:
             answer=values["answer"],
             generation=self._settings.generation_config(),
             cache=dataclasses.replace(self._settings.cache_config(), branch=self._branch),
-            extra=material.as_record(kept),
+            extra=extra,
         )
         # Closed also when it is this side that fails: the engine then keeps what was prefilled.
         with closing(engine.ask(request)) as events:

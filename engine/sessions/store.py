@@ -118,6 +118,8 @@ class SessionStore:
     def sweep(self) -> None:
         """Remove what killed processes left: locks nobody holds, folders half made or removed."""
         locks.sweep(self.directory / "locks")
+        with contextlib.suppress(OSError):
+            (self.root / QUARANTINE).rmdir()
         for folder in self._folders((TRASH_SUFFIX, NEW_SUFFIX)):
             if folder.name.endswith(NEW_SUFFIX):
                 key = folder.name.removesuffix(NEW_SUFFIX)
@@ -274,15 +276,15 @@ class SessionStore:
         """
         self._rewrite(record, name=name)
 
-    def remember(self, record: SessionRecord, key: str, value: Any) -> None:
-        """Put something in what the caller keeps beside a session's context.
+    def remember(self, record: SessionRecord, more: dict[str, Any]) -> None:
+        """Add to what the caller keeps beside a session's context.
 
         Raises:
             SessionError: its manifest cannot be read.
             OSError: it cannot be written.
         """
         extra = Manifest.read(record.path).extra
-        self._rewrite(record, extra={**extra, key: value})
+        self._rewrite(record, extra={**extra, **more})
 
     def _rewrite(self, record: SessionRecord, **changes: Any) -> None:
         manifest = dataclasses.replace(Manifest.read(record.path), **changes)

@@ -185,6 +185,16 @@ def test_damage_in_a_cache_that_cannot_be_changed(runner: Runner, tmp_path: Path
     assert notices(events) == ["session_damaged"]
 
 
+def test_what_takes_the_place_of_a_damaged_session_has_its_name(
+    runner: Runner, tmp_path: Path
+) -> None:
+    ask(runner, request(tmp_path, cache=CacheConfig(tmp_path, name="novel")))
+    flip(only_folder(tmp_path) / "kv/000.pages", 77)
+    _, _, events = ask(runner, request(tmp_path))
+    assert notices(events) == ["session_damaged"]
+    assert SessionStore(tmp_path).find("novel").complete
+
+
 def test_cached_only_does_not_answer_from_a_damaged_session(runner: Runner, tmp_path: Path) -> None:
     from hipcli.engine.errors import NotCachedError
 

@@ -62,7 +62,12 @@ class Run:
     def _any_question(self) -> Question:
         names = list(self.world.contexts)
         name = self.random.choice(("", "", "novel"))
-        return Question(self.random.choice(names), self.random.choice(MODES), name)
+        return Question(
+            self.random.choice(names),
+            self.random.choice(MODES),
+            name,
+            on_device=self.random.random() < 0.25,
+        )
 
     def check(self, outcome: Outcome, question: Question, what: str, *codes: int) -> None:
         """An outcome must have one of the codes, and with code 0 the right answer."""
