@@ -44,8 +44,6 @@ _KEPT_SETTINGS = (
     "fit",
     "encoding",
 )
-# Other values of these make keys and values anew.
-_SHAPING_SETTINGS = _KEPT_SETTINGS[:6]
 
 
 class AskRun:
@@ -127,7 +125,8 @@ class AskRun:
         self._refuse_lone_key(store, key)
         self._branch, self._turns = record.branch, turns_of(record)
         self._settings = self._settings.unless_given(record.extra.get("settings", {}))
-        self._say_what_differs(record)
+        for row in stale.differing(record, self._settings.values):
+            self._warn(row)
         changed = stale.changed(remembered_documents(record.extra.get("context", {})))
         if changed and not self._settings.values["stale_ok"]:
             what = f"{', '.join(changed)} changed since the session was read; it is read again"
@@ -162,23 +161,6 @@ class AskRun:
         if record.name and not self._settings.values["name"]:
             self._settings = self._settings.unless_given({"name": record.name})
         return self._ask_corpus(corpus, view)
-
-    def _say_what_differs(self, record: "SessionRecord") -> None:
-        """Other settings on the command line than the session was read with are not silent."""
-        kept = record.extra.get("settings", {})
-        values = self._settings.values
-        differing = [name for name in kept if name in values and values[name] != kept[name]]
-        shaping = [
-            f"{name} {kept[name]} -> {values[name]}"
-            for name in differing
-            if name in _SHAPING_SETTINGS
-        ]
-        if shaping:
-            what = f"other settings than session {record.id} was read with ({', '.join(shaping)})"
-            self._warn(warning_row("other_session", f"{what}: its text is read anew for them"))
-        if "system" in differing:
-            what = f"session {record.id} keeps the system prompt it was read with"
-            self._warn(warning_row("system_kept", what))
 
     def _refuse_lone_key(self, store: "SessionStore", key: str | None) -> None:
         """`hip ask --resume ID` lacks its question; the id must not be taken for one."""

@@ -10,7 +10,8 @@ from hipcli.engine.errors import SessionError
 from hipcli.engine.sessions.disk import NEW_SUFFIX
 from hipcli.engine.sessions.identity import session_key
 from hipcli.engine.sessions.manifest import MANIFEST, PROGRESS, Manifest
-from hipcli.engine.sessions.store import SessionRecord, SessionStore
+from hipcli.engine.sessions.record import SessionRecord
+from hipcli.engine.sessions.store import SessionStore
 
 
 def fork(store: SessionStore, record: SessionRecord, name: str = "") -> SessionRecord:

@@ -10,7 +10,8 @@ from typing import TypeVar
 from hipcli.engine.errors import SessionError
 from hipcli.engine.sessions.locks import unused
 from hipcli.engine.sessions.manifest import Manifest, NewerSessionError
-from hipcli.engine.sessions.store import FOLDER_DIGITS, SessionStore, folder_bytes
+from hipcli.engine.sessions.record import folder_bytes
+from hipcli.engine.sessions.store import FOLDER_DIGITS, SessionStore
 
 MAX_BYTES = 50 << 30
 Made = TypeVar("Made")

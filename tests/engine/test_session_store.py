@@ -13,8 +13,8 @@ from hipcli.engine.request import InputRecord
 from hipcli.engine.runner import Runner
 from hipcli.engine.sessions import SessionStore, locks
 from hipcli.engine.sessions.fork import fork
+from hipcli.engine.sessions.record import folder_bytes
 from hipcli.engine.sessions.room import NoRoomError, make_room, surplus
-from hipcli.engine.sessions.store import folder_bytes
 from tests.engine.test_session_integrity import ask, flip, notices
 from tests.engine.test_sessions import cold_answer, read, request
 from tests.engine.tiny import random_ids, tiny_model

@@ -1,0 +1,93 @@
+"""A session as it is listed."""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hipcli.engine.errors import SessionError
+from hipcli.engine.sessions.manifest import PARTIAL_SUFFIX, Manifest, NewerSessionError
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session as listed. Times are UTC seconds since the epoch; `num_bytes` is disk space.
+
+    `state` is complete, partial, newer (of a newer format) or damaged (its manifest); of the last
+    two only the folder and its size are known.
+    """
+
+    id: str
+    key: str
+    name: str
+    created: str
+    used_s: float
+    state: str
+    context_tokens: int
+    num_bytes: int
+    model: str
+    method: str
+    branch: str
+    inputs: tuple[dict[str, str], ...]
+    extra: dict[str, Any]
+    kept_ratio: float
+    path: Path
+
+    @property
+    def complete(self) -> bool:
+        """True if the whole context is there."""
+        return self.state == "complete"
+
+    @property
+    def usable(self) -> bool:
+        """True if a question can be asked."""
+        return self.state in ("complete", "partial")
+
+
+def folder_bytes(folder: Path) -> int:
+    """Disk space of the files under `folder`, as `du` counts it: linked files once."""
+    seen = set()
+    total = 0
+    for root, folders, names in os.walk(folder):
+        for name in [*names, *folders]:
+            with contextlib.suppress(OSError):
+                entry = os.lstat(os.path.join(root, name))
+                if entry.st_nlink > 1 and name in names:
+                    if (entry.st_dev, entry.st_ino) in seen:
+                        continue
+                    seen.add((entry.st_dev, entry.st_ino))
+                total += entry.st_blocks * 512
+    return total
+
+
+def read_record(folder: Path) -> SessionRecord:
+    """The session in `folder`. Raises OSError when it is gone."""
+    used_s, num_bytes = folder.stat().st_mtime, folder_bytes(folder)
+    state = "partial" if folder.name.endswith(PARTIAL_SUFFIX) else "complete"
+    try:
+        manifest = Manifest.read(folder)
+    except SessionError as error:
+        state = "newer" if isinstance(error, NewerSessionError) else "damaged"
+        key = folder.name.removesuffix(PARTIAL_SUFFIX)
+        return SessionRecord(
+            key[:12], key, "", "", used_s, state, 0, num_bytes, "", "", "", (), {}, 1.0, folder
+        )
+    identity = manifest.identity
+    return SessionRecord(
+        id=manifest.key[:12],
+        key=manifest.key,
+        name=manifest.name,
+        created=manifest.created,
+        used_s=used_s,
+        state=state,
+        context_tokens=manifest.context_tokens,
+        num_bytes=num_bytes,
+        model=str(identity.get("model_name", "")),
+        method=str(identity.get("method", {}).get("name", "")),
+        branch=str(identity.get("branch", "")),
+        inputs=tuple(manifest.inputs),
+        extra=manifest.extra,
+        kept_ratio=1.0,
+        path=folder,
+    )
