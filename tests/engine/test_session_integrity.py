@@ -23,6 +23,7 @@ from tests.engine.test_sessions import CHUNK, CONTEXT_TOKENS, method, only_folde
 from tests.engine.tiny import random_ids, tiny_model
 
 IDENTITY = {"weights": "w"}
+MODES = ("attend", "share", "reread")
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +88,13 @@ def places(runner: Runner) -> Iterator[tuple[str, int]]:
     yield "manifest.json", 300
 
 
-@pytest.mark.parametrize("mode", ["attend", "share", "reread"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_flipped_bit_never_changes_an_answer(runner: Runner, tmp_path: Path, mode: str) -> None:
     expected, _, _ = ask(runner, request(None, answer=mode))
     asked = request(tmp_path, answer=mode)
     ask(runner, asked)
-    for name, offset in places(runner):
+    # Each mode takes a third of the places; the fault runs try many more.
+    for name, offset in list(places(runner))[MODES.index(mode) :: len(MODES)]:
         flip(only_folder(tmp_path) / name, offset)
         tokens, checked, events = ask(runner, asked)
         assert tokens == expected, (name, offset)
