@@ -45,20 +45,16 @@ class SessionRecord:
         return self.state in ("complete", "partial")
 
 
-def folder_bytes(folder: Path) -> int:
-    """Disk space of the files under `folder`, as `du` counts it: linked files once."""
-    seen = set()
-    total = 0
-    for root, folders, names in os.walk(folder):
-        for name in [*names, *folders]:
-            with contextlib.suppress(OSError):
-                entry = os.lstat(os.path.join(root, name))
-                if entry.st_nlink > 1 and name in names:
-                    if (entry.st_dev, entry.st_ino) in seen:
-                        continue
-                    seen.add((entry.st_dev, entry.st_ino))
-                total += entry.st_blocks * 512
-    return total
+def folder_bytes(*paths: Path) -> int:
+    """Disk space of what is under folders, as `du` counts it: linked files once."""
+    found = {}
+    for path in paths:
+        for root, folders, names in os.walk(path):
+            for name in [*names, *folders]:
+                with contextlib.suppress(OSError):
+                    entry = os.lstat(os.path.join(root, name))
+                    found[entry.st_dev, entry.st_ino] = entry.st_blocks * 512
+    return sum(found.values())
 
 
 def read_record(folder: Path) -> SessionRecord:

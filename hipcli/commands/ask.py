@@ -7,6 +7,7 @@ import typer
 
 from hipcli import arguments, options
 from hipcli.asking import AskRun
+from hipcli.commands.session_table import complete_session
 from hipcli.engine.errors import UsageError
 from hipcli.opening import make_request, open_engine
 from hipcli.output import open_sink
@@ -29,6 +30,7 @@ def ask(
             "--resume",
             "-c",
             metavar="[ID]",
+            autocompletion=complete_session,
             help="Ask a saved session again (an id, its start, or a name; without it the latest).",
         ),
     ] = None,
