@@ -129,11 +129,11 @@ class SessionStore:
             SessionError: none, more than one, or one that cannot be read.
         """
         every = self.list(unusable=True)
-        records = every if unusable else [record for record in every if record.usable]
+        if not every and wanted is None:
+            raise SessionError("there are no saved sessions", "ask about a document first")
         if wanted is None:
-            if not records:
-                raise SessionError("there are no saved sessions", "ask about a document first")
-            return records[0]
+            # Never an older one in place of the latest.
+            return self._readable(every[0], unusable)
         matches = [record for record in every if record.name and record.name == wanted]
         if not matches:
             matches = [record for record in every if wanted and record.key.startswith(wanted)]
@@ -144,10 +144,18 @@ class SessionStore:
             raise SessionError(
                 f"'{wanted}' fits several sessions: {ids}", "give the id, or more digits of it"
             )
-        if matches[0] not in records:
-            # Says why.
-            Manifest.read(matches[0].path)
-        return matches[0]
+        return self._readable(matches[0], unusable)
+
+    def _readable(self, record: SessionRecord, unusable: bool) -> SessionRecord:
+        if not unusable and not record.usable:
+            try:
+                Manifest.read(record.path)
+            except SessionError as error:
+                error.hint = error.hint or (
+                    f"name another one, or remove it: hip sessions rm {record.id}"
+                )
+                raise
+        return record
 
     def context(self, record: SessionRecord) -> "np.ndarray":
         """Token ids of a session's context, int32 [N], so that no document is read again.

@@ -134,8 +134,10 @@ def test_a_damaged_manifest_is_listed_and_goes_first(runner: Runner, tmp_path: P
     flip(damaged.path / "manifest.json", 50)
     (row,) = [record for record in store.list(unusable=True) if not record.usable]
     assert row.state == "damaged" and damaged.key.startswith(row.key)
-    with pytest.raises(DamagedSessionError):
-        store.find(damaged.id)
+    for wanted in (damaged.id, None):
+        with pytest.raises(DamagedSessionError) as raised:
+            store.find(wanted)
+        assert f"hip sessions rm {damaged.id}" in raised.value.hint
     assert store.find(damaged.id, unusable=True).num_bytes == damaged.num_bytes
     assert [path for path, _ in surplus(store, None)] == [damaged.path]
     make_room(store, row.num_bytes, max_bytes=int(2.5 * row.num_bytes), keep="")
