@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from hipcli.engine.errors import SessionError
-from hipcli.engine.sessions.manifest import PARTIAL_SUFFIX, Manifest, NewerSessionError
+from hipcli.engine.sessions.manifest import (
+    PARTIAL_SUFFIX,
+    PROGRESS,
+    Manifest,
+    NewerSessionError,
+    read_sealed,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
     """A session as listed. Times are UTC seconds since the epoch; `num_bytes` is disk space.
+
+    Of a partial session `tokens_done` of its `context_tokens` are there; the space of all of them
+    is taken already.
 
     `state` is complete, partial, newer (of a newer format) or damaged (its manifest); of the last
     two only the folder and its size are known.
@@ -25,6 +34,7 @@ class SessionRecord:
     used_s: float
     state: str
     context_tokens: int
+    tokens_done: int
     num_bytes: int
     model: str
     method: str
@@ -67,7 +77,22 @@ def read_record(folder: Path) -> SessionRecord:
         state = "newer" if isinstance(error, NewerSessionError) else "damaged"
         key = folder.name.removesuffix(PARTIAL_SUFFIX)
         return SessionRecord(
-            key[:12], key, "", "", used_s, state, 0, num_bytes, "", "", "", (), {}, 1.0, folder
+            id=key[:12],
+            key=key,
+            name="",
+            created="",
+            used_s=used_s,
+            state=state,
+            context_tokens=0,
+            tokens_done=0,
+            num_bytes=num_bytes,
+            model="",
+            method="",
+            branch="",
+            inputs=(),
+            extra={},
+            kept_ratio=1.0,
+            path=folder,
         )
     identity = manifest.identity
     return SessionRecord(
@@ -78,6 +103,7 @@ def read_record(folder: Path) -> SessionRecord:
         used_s=used_s,
         state=state,
         context_tokens=manifest.context_tokens,
+        tokens_done=manifest.context_tokens if state == "complete" else _tokens_done(folder),
         num_bytes=num_bytes,
         model=str(identity.get("model_name", "")),
         method=str(identity.get("method", {}).get("name", "")),
@@ -87,3 +113,11 @@ def read_record(folder: Path) -> SessionRecord:
         kept_ratio=1.0,
         path=folder,
     )
+
+
+def _tokens_done(folder: Path) -> int:
+    """Progress of a partial session; 0 where it cannot be read."""
+    try:
+        return int(read_sealed(folder / PROGRESS).get("tokens_done", 0))
+    except (SessionError, TypeError, ValueError):
+        return 0

@@ -129,6 +129,21 @@ def test_damage_in_the_middle_of_an_answer(runner: Runner, tmp_path: Path) -> No
     assert late
 
 
+def test_damage_found_by_the_second_of_two_questions(runner: Runner, tmp_path: Path) -> None:
+    asked = request(tmp_path, answer="attend")
+    expected, _, _ = ask(runner, asked)
+    first = answering(runner, dataclasses.replace(asked, answer="reread"))
+    list(first.events())
+    flip(only_folder(tmp_path) / "index/001.bounds", 5 * runner.layout.summary_bytes)
+    first.context.store.truncate(CONTEXT_TOKENS)
+    second = answering(runner, asked)
+    second = dataclasses.replace(second, reader=first.reader, given=first.context)
+    seen = list(second.events())
+    assert [event for event in seen if isinstance(event, int)] == expected
+    assert notices([event for event in seen if not isinstance(event, int)]) == ["session_damaged"]
+    assert second.context is not first.context
+
+
 def test_opening_reads_only_what_is_used(runner: Runner, tmp_path: Path) -> None:
     asked = request(tmp_path, answer="reread")
     ask(runner, asked)

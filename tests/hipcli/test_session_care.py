@@ -32,6 +32,8 @@ def test_verify_says_what_is_sound(cache: Path) -> None:
     assert sorted(outcome.out.splitlines()) == sorted(
         [f"{first.key[:12]}  ok", f"{second.key[:12]}  ok"]
     )
+    rows = run_hip("sessions", "list", "--json").json["sessions"]
+    assert sorted(row["tokens_done"] for row in rows) == [64, 192]
     (row,) = run_hip("sessions", "verify", "letters", "--json").json["sessions"]
     assert row == {
         "id": first.key[:12],
