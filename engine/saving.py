@@ -12,7 +12,7 @@ import numpy as np
 from hipcli.engine.errors import DamagedSessionError, SessionError
 from hipcli.engine.events import Event, Notice
 from hipcli.engine.request import AskRequest
-from hipcli.engine.sessions.identity import session_key
+from hipcli.engine.sessions.identity import identity_key
 from hipcli.engine.sessions.manifest import Manifest
 from hipcli.engine.sessions.reuse import longest_prefix
 from hipcli.engine.sessions.room import make_room, with_room
@@ -55,7 +55,7 @@ class Saved:
         self._record = {**self.identity, "inputs": inputs, "tokens": self._tokens_sha256}
         if self.request.cache.branch:
             self._record["branch"] = self.request.cache.branch
-        self.key = session_key(self._record)
+        self.key = identity_key(self._record)
         self.name = self.request.cache.name
 
     def open(self, *, partial: bool) -> Generator[Event, None, Session | None]:
