@@ -18,7 +18,15 @@ _STDIN = "-"
 # What a shell's <(command) names is another stream, or none, the next time.
 _DESCRIPTORS = ("/dev/", "/proc/")
 # Other values of these settings make keys and values anew.
-_SHAPING = ("model", "dtype", "method", "budget_tokens", "window_tokens", "sink_tokens")
+_SHAPING = (
+    "model",
+    "dtype",
+    "kv_dtype",
+    "method",
+    "budget_tokens",
+    "window_tokens",
+    "sink_tokens",
+)
 
 
 def differing(record: "SessionRecord", values: Mapping[str, Any]) -> list[dict[str, str]]:

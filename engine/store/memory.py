@@ -36,16 +36,20 @@ class HostMemory:
 
     Attributes:
         pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim].
+        scales: per layer None: no operator reads quantised pages on a CPU.
         summaries: per layer [num_kv_heads, capacity, 2, head_dim], a view of memory in which a
             page's summary lies in one piece, so that a file of them grows at its end.
     """
 
     def __init__(self, layout: KVLayout, capacity: int, device: torch.device) -> None:
         self._layout = layout
+        if layout.quantised:
+            raise NotImplementedError("pages in fp8 need a GPU")
         self._checks: PageChecks | None = None
         self._bytes: list[tuple[np.ndarray, np.ndarray]] = []
         self._ranges: list[tuple[AddressRange, AddressRange]] = []
         self.pages: list[torch.Tensor] = []
+        self.scales: list[torch.Tensor | None] = [None] * layout.num_layers
         self.summaries: list[torch.Tensor] = []
         for _ in range(layout.num_layers):
             pages = AddressRange(capacity * layout.page_bytes)
@@ -102,7 +106,9 @@ class DeviceMemory:
         device: where.
 
     Attributes:
-        pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim].
+        pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim]; strided where scales
+            lie between two pages.
+        scales: per layer fp32 [capacity, 2, num_kv_heads] of quantised pages, else None.
         summaries: per layer [num_kv_heads, capacity, 2, head_dim], contiguous.
     """
 
@@ -111,14 +117,17 @@ class DeviceMemory:
         self._device = device
         # Zeros: a half-filled page goes to the file whole, and with it whatever memory held.
         heads, *summary = layout.summary_shape
-        shapes = ((capacity, *layout.page_shape), (heads, capacity, *summary))
-        self.pages, self.summaries = (
-            [
-                torch.zeros(shape, dtype=layout.dtype, device=device)
-                for _ in range(layout.num_layers)
-            ]
-            for shape in shapes
-        )
+        self.summaries = [
+            torch.zeros((heads, capacity, *summary), dtype=layout.dtype, device=device)
+            for _ in range(layout.num_layers)
+        ]
+        # What a file holds of a layer, a row a page.
+        self._records = [
+            torch.zeros(capacity, layout.page_bytes, dtype=torch.uint8, device=device)
+            for _ in range(layout.num_layers)
+        ]
+        self.pages = [_contents(records, layout) for records in self._records]
+        self.scales = [_scales(records, layout) for records in self._records]
         self._files: LayerFiles = ()
         self._checks: PageChecks | None = None
         self._pending: deque[tuple[int, list[Future[None]]]] = deque()
@@ -207,7 +216,7 @@ class DeviceMemory:
         for layer in layers:
             page_file, index_file = self._files[layer]
             page_seen, index_seen = _per_part(checks.compare_rows, layer)
-            copier.read(page_file, self.pages[layer], *pages, page_seen)
+            copier.read(page_file, self._records[layer], *pages, page_seen)
             copier.read(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
         copier.finish()
 
@@ -217,7 +226,7 @@ class DeviceMemory:
         for layer in layers:
             page_file, index_file = self._files[layer]
             page_seen, index_seen = _per_part(checks.record, layer)
-            copier.write(page_file, self.pages[layer], *pages, page_seen)
+            copier.write(page_file, self._records[layer], *pages, page_seen)
             copier.write(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
 
 
@@ -227,10 +236,27 @@ def _as_bytes(rows: torch.Tensor, parts: int) -> np.ndarray:
     return flat.reshape(len(rows), parts, -1)
 
 
+def _contents(records: torch.Tensor, layout: KVLayout) -> torch.Tensor:
+    """Keys and values in records uint8 [capacity, page_bytes]: a view, see `DeviceMemory.pages`."""
+    contents = records[:, : layout.content_bytes].view(layout.page_dtype)
+    return contents.unflatten(1, layout.page_shape)
+
+
+def _scales(records: torch.Tensor, layout: KVLayout) -> torch.Tensor | None:
+    """The scales in records: a view, see `DeviceMemory.scales`."""
+    if not layout.quantised:
+        return None
+    first = layout.content_bytes // torch.float32.itemsize
+    scales = records.view(torch.float32)[:, first : first + 2 * layout.num_kv_heads]
+    return scales.unflatten(1, (2, layout.num_kv_heads))
+
+
 def _per_part(act: Callable[[int, int, int, np.ndarray], None], layer: int) -> tuple[Seen, Seen]:
     """`act(part, layer, first, rows)` for rows of a page file, and of an index file."""
 
     def pages(first: int, rows: np.ndarray) -> None:
+        # With scales behind them the halves are not quite keys and values; what counts is that
+        # all bytes are covered, and in the same way wherever a page is looked at.
         halves = rows.reshape(len(rows), 2, -1)
         act(KEYS, layer, first, halves[:, 0])
         act(VALUES, layer, first, halves[:, 1])

@@ -173,7 +173,7 @@ def test_pages_of_another_session_are_not_taken(runner: Runner, tmp_path: Path) 
 
 def test_damage_in_an_interrupted_prefill(runner: Runner, tmp_path: Path) -> None:
     expected, _, _ = ask(runner, request(None))
-    for name, page in (("kv/001.pages", 2), ("kv/000.pages", 0), ("index/002.bounds", 3)):
+    for name, page in (("kv/001.pages", 2), ("kv/000.pages", 0), ("index/001.bounds", 3)):
         cache = tmp_path / name.replace("/", "-")
         reader = ContextReader(runner, method(), request(cache), IDENTITY, CHUNK, 64)
         stream = reader.read()
