@@ -11,7 +11,7 @@ from hipcli.engine.errors import ModelError
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.hip import HipMethod
-from hipcli.engine.models import ModelFolder, load
+from hipcli.engine.models import ModelFolder, config_digest, load
 from hipcli.engine.models.loading import pick_device
 from hipcli.engine.runner import Runner
 from hipcli.engine.tokenizer import Tokenizer
@@ -63,6 +63,7 @@ class LoadedEngine:
         identity = {
             "model_name": folder.name,
             "weights": loaded.weights_digest,
+            "config": config_digest(folder.path),
             "tokenizer": tokenizer.digest,
             "dtype": loaded.dtype,
             "kv_dtype": loaded.dtype if config.kv_dtype == "auto" else config.kv_dtype,

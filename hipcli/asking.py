@@ -3,14 +3,17 @@
 No error is caught here for good; `app.py` turns what escapes into an exit code.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+from hipcli import stale
 from hipcli.arguments import Asked, Sources
 from hipcli.console import Console
-from hipcli.engine.errors import SessionError, UsageError
+from hipcli.conversation import Turn, as_record, keep, turns_of
+from hipcli.engine.errors import DamagedSessionError, SessionError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
 from hipcli.formatting import count, duration, plural
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from hipcli.documents import Corpus
     from hipcli.engine.engine import Engine
     from hipcli.engine.request import AskRequest
-    from hipcli.engine.sessions import SessionStore
+    from hipcli.engine.sessions import SessionRecord, SessionStore
 
 # A resumed session keeps these as they were unless the command line says otherwise: its keys and
 # values hold for no others.
@@ -38,6 +41,9 @@ _KEPT_SETTINGS = (
     "window_tokens",
     "sink_tokens",
     "system",
+    "context_limit",
+    "fit",
+    "encoding",
 )
 
 
@@ -71,10 +77,19 @@ class AskRun:
         self._report = Report(sink, settings.output_format, settings.values["cite"])
         self._warnings: list[dict[str, str]] = []
         self._timings: dict[str, float] = {}
+        self._branch = ""
+        self._stale: list[str] = []
+        self._turns: tuple[Turn, ...] = ()
+        self._converse = False
         self._started_s = time.perf_counter()
 
-    def run(self) -> int:
-        """Answers, and returns the exit code."""
+    def run(self, *, converse: bool = False) -> int:
+        """Answers, and returns the exit code.
+
+        Args:
+            converse: True to let the session keep question and answer.
+        """
+        self._converse = converse
         console = self._console
         # On one terminal, a live line and JSON lines would overwrite each other.
         mixed = self._settings.output_format == "jsonl" and console.stdout_is_terminal
@@ -91,7 +106,9 @@ class AskRun:
                 raise
 
     def _ask_documents(self, sources: Sources, view: ProgressView) -> int:
-        corpus = self._read(sources, view)
+        return self._ask_corpus(self._read(sources, view), view)
+
+    def _ask_corpus(self, corpus: "Corpus", view: ProgressView) -> int:
         engine = self._open(view)
         view.phase("counting tokens")
         begun_s = time.perf_counter()
@@ -101,18 +118,50 @@ class AskRun:
 
     def _ask_session(self, key: str | None, view: ProgressView) -> int:
         from hipcli.engine.sessions import SessionStore
-        from hipcli.prompts import question_ids
+        from hipcli.prompts import remembered_documents
 
         view.phase("opening the session")
         store = SessionStore(self._settings.cache_root)
         record = store.find(key)
         self._refuse_lone_key(store, key)
+        self._branch, self._turns = record.branch, turns_of(record)
         self._settings = self._settings.unless_given(record.extra.get("settings", {}))
+        for row in stale.differing(record, self._settings.values):
+            self._warn(row)
+        changed = stale.changed(remembered_documents(record.extra.get("context", {})))
+        if changed and not self._settings.values["stale_ok"]:
+            what = f"{', '.join(changed)} changed since the session was read; it is read again"
+            self._warn(warning_row("source_changed", what))
+            return self._ask_again(record, view)
         engine = self._open(view)
-        material = from_session(store, record, engine.tokenizer)
+        try:
+            material = from_session(store, record, engine.tokenizer)
+        except DamagedSessionError as error:
+            store.quarantine(record.path)
+            what = f"{error.message}; the documents are read again"
+            self._warn(warning_row("session_damaged", what))
+            return self._ask_again(record, view)
+        if changed:
+            self._stale = changed
+            what = f"{', '.join(changed)} changed since; the answer is about the former text"
+            self._warn(warning_row("source_stale", what))
+        return self._ask(engine, material, self._question_ids(engine), view)
+
+    def _question_ids(self, engine: "Engine") -> list[int]:
+        from hipcli.prompts import question_ids
+
         system = self._settings.values["system"]
-        question = question_ids(self._asked.question, engine.tokenizer, system)
-        return self._ask(engine, material, question, view)
+        return question_ids(self._asked.question, engine.tokenizer, system, turns=self._turns)
+
+    def _ask_again(self, record: "SessionRecord", view: ProgressView) -> int:
+        """The session's documents are read anew, as far as they differ; its name goes with them."""
+        from hipcli.prompts import remembered_documents
+
+        documents = remembered_documents(record.extra.get("context", {}))
+        corpus = stale.read_again(documents, self._settings.read_options(None))
+        if record.name and not self._settings.values["name"]:
+            self._settings = self._settings.unless_given({"name": record.name})
+        return self._ask_corpus(corpus, view)
 
     def _refuse_lone_key(self, store: "SessionStore", key: str | None) -> None:
         """`hip ask --resume ID` lacks its question; the id must not be taken for one."""
@@ -144,10 +193,8 @@ class AskRun:
         return self._open_engine(self._console, self._settings.engine_config(), view)
 
     def _assemble(self, corpus: "Corpus", engine: "Engine") -> tuple[Material, list[int]]:
-        from hipcli.prompts import question_ids
-
         values = self._settings.values
-        question = question_ids(self._asked.question, engine.tokenizer, values["system"])
+        question = self._question_ids(engine)
         limit = values["context_limit"] or engine.description.get("context_limit")
         room = Room(limit, len(question), values["max_new_tokens"], values["fit"])
         material = from_corpus(corpus, engine.tokenizer, values["system"], room)
@@ -162,17 +209,20 @@ class AskRun:
         from hipcli.prompts import question_range
 
         values = self._settings.values
-        kept = {name: values[name] for name in _KEPT_SETTINGS}
+        extra = material.as_record({name: values[name] for name in _KEPT_SETTINGS})
+        if self._turns:
+            # Wherever the text is read anew, the conversation goes on.
+            extra |= as_record(self._turns)
         request = self._make_request(
             material.digests,
             context_ids=material.context.ids,
             prefix_tokens=material.prefix_tokens,
             question_ids=question,
-            question_span=question_range(self._asked.question, engine.tokenizer),
+            question_span=question_range(self._asked.question, engine.tokenizer, turns=self._turns),
             answer=values["answer"],
             generation=self._settings.generation_config(),
-            cache=self._settings.cache_config(),
-            extra=material.as_record(kept),
+            cache=dataclasses.replace(self._settings.cache_config(), branch=self._branch),
+            extra=extra,
         )
         # Closed also when it is this side that fails: the engine then keeps what was prefilled.
         with closing(engine.ask(request)) as events:
@@ -204,14 +254,28 @@ class AskRun:
             for evidence in result.evidence
             for passage in material.context.locate(evidence.start_token, evidence.end_token)
         ]
+        if self._converse and result.finish_reason != "interrupted":
+            self._keep_turn(result)
         self._timings["total_s"] = time.perf_counter() - self._started_s
         timings = {"ingest_s": 0.0, "tokenize_s": 0.0} | self._timings
         document = ask_document(
             result, material, findings, engine.description, timings, self._warnings
         )
+        document["session"] |= {"stale": self._stale, "turns": len(self._turns)}
         self._report.result(document, findings)
         self._summarise(result)
         return ExitCode.INTERRUPTED if result.finish_reason == "interrupted" else ExitCode.OK
+
+    def _keep_turn(self, result: Result) -> None:
+        from hipcli.engine.sessions import SessionStore
+
+        turn = (self._asked.question, result.answer)
+        store = SessionStore(self._settings.cache_root)
+        reason = keep(store, result.session.id, self._turns, turn)
+        if reason:
+            self._warn(warning_row("turn_not_kept", f"the conversation is not kept: {reason}"))
+        else:
+            self._turns = (*self._turns, turn)
 
     def _summarise(self, result: Result) -> None:
         """What `-v` adds after the answer."""

@@ -250,9 +250,23 @@ COUNT = (
 CACHE = (Option("cache_dir", Path, None, "Where sessions and models are kept.", metavar="FOLDER"),)
 
 SESSION = (
+    Option(
+        "cache_max_size",
+        str,
+        None,
+        "What saved sessions may take together, as in 20GiB (default: the smaller of 50GiB and a "
+        "quarter of the free disk).",
+        metavar="SIZE",
+    ),
     Option("name", str, "", "Name the saved session.", metavar="NAME"),
     Option("no_cache", bool, False, "Neither use nor save a session."),
     Option("refresh", bool, False, "Read everything anew even if a saved session matches."),
+    Option(
+        "stale_ok",
+        bool,
+        False,
+        "Resume a session as it is although its files have changed; the answer is marked.",
+    ),
     Option("cached_only", bool, False, "Stop (exit 5) when no saved session matches."),
 )
 

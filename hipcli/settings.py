@@ -193,7 +193,9 @@ class Settings:
                         f"--no-cache and {flag} exclude one another", "give one of them"
                     )
         directory = None if self.values["no_cache"] else self.cache_root
-        return self._made(CacheConfig, directory=directory)
+        limit = self.values["cache_max_size"]
+        max_bytes = 0 if limit is None else max(1, parse_size(limit))
+        return self._made(CacheConfig, directory=directory, max_bytes=max_bytes)
 
     def read_options(self, stdin: bytes | None) -> "ReadOptions":
         from hipcli.documents import ReadOptions

@@ -9,10 +9,19 @@ import json
 from typing import Any
 
 # Version of the files of a session. A newer one is refused, an older one is a miss.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 # Raise when the arithmetic changes what is stored.
 ENGINE_VERSION = 3
+
+
+# Told to people, no part of the identity: the same weights under another name are the same.
+LABELS = ("model_name",)
+
+
+def identity_key(record: dict[str, Any]) -> str:
+    """`session_key` of a record without its labels."""
+    return session_key({name: value for name, value in record.items() if name not in LABELS})
 
 
 def session_key(record: dict[str, Any]) -> str:

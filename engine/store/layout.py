@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 PAGE_TOKENS = 64
 # Scales at the end of a page fill whole cache lines, so that the next page begins with one.
 SCALE_ALIGNMENT_BYTES = 128
+SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,15 @@ class KVLayout:
     num_layers: int
     num_kv_heads: int
     head_dim: int
-    dtype: torch.dtype
+    dtype: "torch.dtype"
     quantised: bool = False
 
     @property
-    def page_dtype(self) -> torch.dtype:
+    def page_dtype(self) -> "torch.dtype":
         """Of keys and values in pages."""
+        # Listing and verifying sessions waits for no torch.
+        import torch
+
         return torch.float8_e4m3fn if self.quantised else self.dtype
 
     @property
@@ -57,7 +63,7 @@ class KVLayout:
         """Bytes that the scales of one page of one layer take up."""
         if not self.quantised:
             return 0
-        used = 2 * self.num_kv_heads * torch.float32.itemsize
+        used = 2 * self.num_kv_heads * SCALE_BYTES
         return -(-used // SCALE_ALIGNMENT_BYTES) * SCALE_ALIGNMENT_BYTES
 
     @property
@@ -79,3 +85,8 @@ def num_pages(num_tokens: int) -> int:
 def layer_files(folder: Path, layer: int) -> tuple[Path, Path]:
     """Files of a layer's pages and summaries inside a session's folder."""
     return folder / "kv" / f"{layer:03d}.pages", folder / "index" / f"{layer:03d}.bounds"
+
+
+def checksum_file(folder: Path) -> Path:
+    """File of the checksums of all pages inside a session's folder."""
+    return folder / "checksums.u32"

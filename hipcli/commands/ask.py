@@ -7,6 +7,8 @@ import typer
 
 from hipcli import arguments, options
 from hipcli.asking import AskRun
+from hipcli.commands.session_table import complete_session
+from hipcli.engine.errors import UsageError
 from hipcli.opening import make_request, open_engine
 from hipcli.output import open_sink
 from hipcli.settings import Settings, takes
@@ -28,9 +30,17 @@ def ask(
             "--resume",
             "-c",
             metavar="[ID]",
+            autocompletion=complete_session,
             help="Ask a saved session again (an id, its start, or a name; without it the latest).",
         ),
     ] = None,
+    converse: Annotated[
+        bool,
+        typer.Option(
+            "--continue",
+            help="Keep question and answer in the session: the next ones follow on from them.",
+        ),
+    ] = False,
 ) -> int:
     """Ask a question about files, folders, or what is piped in.
 
@@ -52,8 +62,11 @@ def ask(
     asked = arguments.read_asked(
         context.obj, words or [], resume, question_file, values["files_from"], values["null"]
     )
+    if converse and values["no_cache"]:
+        raise UsageError("--no-cache and --continue exclude one another", "give one of them")
     with open_sink(context.obj, values["output"]) as sink:
-        return AskRun(context.obj, settings, asked, sink, open_engine, make_request).run()
+        run = AskRun(context.obj, settings, asked, sink, open_engine, make_request)
+        return run.run(converse=converse)
 
 
 def with_resume_value(words: Sequence[str]) -> list[str]:
