@@ -31,9 +31,9 @@ def depth_name(depth: float | None) -> str:
 
 
 def plain(grids: Sequence[Grid]) -> str:
-    """All grids as tables of text, a blank line before each."""
+    """Grids of more than one cell as tables of text, a blank line before each."""
     parts = []
-    for grid in grids:
+    for grid in _worth_showing(grids):
         header = ("depth", *map(length_name, grid.lengths))
         rows = [
             (depth_name(depth), *(_number(grid.values.get((depth, n)), 2) for n in grid.lengths))
@@ -42,6 +42,11 @@ def plain(grids: Sequence[Grid]) -> str:
         body = formatting.table(header, rows, right=range(1, len(header)))
         parts.append(f"\n{formatting.one_line(grid.title)}\n{body}")
     return "".join(parts)
+
+
+def _worth_showing(grids: Sequence[Grid]) -> list[Grid]:
+    # What a single cell holds stands in the table of means.
+    return [grid for grid in grids if len(grid.values) > 1]
 
 
 def table(lines: Sequence[Line]) -> str:
@@ -97,7 +102,7 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def draw(console: Console, grids: Sequence[Grid]) -> None:
-    """Coloured tables on stderr, which must be a terminal."""
+    """Grids of more than one cell as coloured tables on stderr, which must be a terminal."""
     from rich.console import Console as RichConsole
     from rich.table import Table
     from rich.text import Text
@@ -111,7 +116,7 @@ def draw(console: Console, grids: Sequence[Grid]) -> None:
         markup=False,
         emoji=False,
     )
-    for grid in grids:
+    for grid in _worth_showing(grids):
         shown = Table(title=Text(formatting.one_line(grid.title)), title_justify="left")
         shown.add_column("depth", justify="right")
         for length in grid.lengths:

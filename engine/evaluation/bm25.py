@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hipcli.engine.evaluation.case import Placed
+from hipcli.engine.evaluation.placing import Placed
 from hipcli.engine.methods.configs import PAGE_TOKENS
 
 K1 = 1.2

@@ -1,9 +1,7 @@
-"""What a task asks for, before and after it has become a text. No torch, no model."""
+"""What a task hides and asks, before it has become a text."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,43 +51,3 @@ class Draft:
     units: Callable[[int], list[str]] | None = None
     head: str = ""
     tail: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """A text as the context of a prompt.
-
-    Args:
-        ids: int32 [N], everything before the question.
-        prefix_tokens: how many of them are scaffold and instructions.
-        text_start: where the text begins.
-        offsets: int32 [T, 2], the characters [start, end) of each of the text's tokens.
-    """
-
-    ids: np.ndarray
-    prefix_tokens: int
-    text_start: int
-    offsets: np.ndarray
-
-    def tokens_of(self, start: int, end: int) -> tuple[int, int]:
-        """Context tokens [first, last) that touch characters [start, end) of the text."""
-        first = int(np.searchsorted(self.offsets[:, 1], start, "right"))
-        last = int(np.searchsorted(self.offsets[:, 0], end, "left"))
-        return self.text_start + first, self.text_start + last
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Case:
-    """A text with its needles in it, ready to be asked about.
-
-    Args:
-        text: of the document.
-        placed: the text in the prompt.
-        needles: context tokens [start, end) of each needle, in the draft's order.
-        probes: what is asked.
-    """
-
-    text: str
-    placed: Placed
-    needles: tuple[tuple[int, int], ...]
-    probes: tuple[Probe, ...]

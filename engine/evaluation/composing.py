@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 
 from hipcli.engine.errors import DoesNotFitError
-from hipcli.engine.evaluation.case import Case, Draft, Placed, Probe
-from hipcli.engine.evaluation.haystacks import Encoder, Haystack, unit_ends
+from hipcli.engine.evaluation.case import Draft, Probe
+from hipcli.engine.evaluation.placing import Case, Encoder, Haystack, Placed, unit_ends
 
 # Units of a task's own text that are made to learn how many tokens one takes.
 _TRIAL_UNITS = 400

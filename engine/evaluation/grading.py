@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from hipcli.engine.evaluation.case import Case, Probe
+from hipcli.engine.evaluation.case import Probe
+from hipcli.engine.evaluation.placing import Case
 from hipcli.engine.methods.configs import PAGE_TOKENS
 
 # A page that holds less than this part of a needle does not count as having it.

@@ -5,7 +5,8 @@ from statistics import fmean
 from typing import Any
 
 from hipcli.engine.evaluation import grading
-from hipcli.engine.evaluation.case import Case, Probe
+from hipcli.engine.evaluation.case import Probe
+from hipcli.engine.evaluation.placing import Case
 from hipcli.engine.events import Result
 
 # Pages of evidence that count: the best one, and as many as a shared selection begins with.

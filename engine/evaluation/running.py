@@ -17,9 +17,10 @@ from hipcli.engine.engine import Engine
 from hipcli.engine.errors import DoesNotFitError, UsageError
 from hipcli.engine.evaluation import grading
 from hipcli.engine.evaluation.bm25 import WordIndex
-from hipcli.engine.evaluation.case import Case, Probe
+from hipcli.engine.evaluation.case import Probe
 from hipcli.engine.evaluation.composing import Prompts, compose
-from hipcli.engine.evaluation.haystacks import HAYSTACKS, Haystack, HaystackKind
+from hipcli.engine.evaluation.haystacks import HAYSTACKS, HaystackKind
+from hipcli.engine.evaluation.placing import Case, Haystack
 from hipcli.engine.evaluation.plan import (
     BASELINES,
     FILES,

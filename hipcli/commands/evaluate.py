@@ -31,7 +31,7 @@ def evaluate(context: typer.Context) -> int:
 
     \b
     hip eval --tasks passkey,single --lengths 4k,8k --depths 0.1,0.5,0.9
-    hip eval --tasks all --lengths 32k --method hip,window,bm25 --out results.jsonl
+    hip eval --tasks all --lengths 32k --method hip,bm25 --out results.jsonl
     hip eval --haystack-files src/ --tasks alike_8 --lengths 16k --html map.html
     hip eval --fidelity book.txt --method hip,window
     hip eval --list

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hipcli.documents import Corpus, Document
-from hipcli.engine.evaluation.case import Placed
+from hipcli.engine.evaluation.placing import Placed
 from hipcli.prompts.assemble import (
     ChatScaffold,
     EncodedText,

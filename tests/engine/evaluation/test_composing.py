@@ -9,7 +9,8 @@ import pytest
 from hipcli.documents import ReadOptions, read_sources
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.evaluation.composing import compose
-from hipcli.engine.evaluation.haystacks import HAYSTACKS, Haystack, files_kind, unit_ends
+from hipcli.engine.evaluation.haystacks import HAYSTACKS, files_kind
+from hipcli.engine.evaluation.placing import Haystack, unit_ends
 from hipcli.engine.evaluation.tasks import TASKS
 from hipcli.prompts import assemble
 from hipcli.prompts.whole_text import TextPrompts

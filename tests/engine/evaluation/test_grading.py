@@ -9,7 +9,8 @@ import pytest
 
 from hipcli.engine.evaluation import grading
 from hipcli.engine.evaluation.bm25 import WordIndex
-from hipcli.engine.evaluation.case import Placed, Probe
+from hipcli.engine.evaluation.case import Probe
+from hipcli.engine.evaluation.placing import Placed
 from hipcli.engine.passages import reread_prompt
 from tests.engine.evaluation.tiny import toy_prompts
 

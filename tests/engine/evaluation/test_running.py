@@ -167,9 +167,8 @@ def test_files_name_their_contents(engine: Engine) -> None:
     assert row["haystack_digest"] == run.files.summary
     run.files = files_kind("other text\n")
     assert not run.kept([row]).rows
-    run.files = None
     with pytest.raises(UsageError, match="--haystack-files"):
-        list(run.rows(set()))
+        list(evaluation(engine, haystacks=("files",)).rows(set()))
 
 
 def test_half_written_results_are_passed_over(engine: Engine, tmp_path: Path) -> None:
