@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hipcli import formatting, heat_map
 from hipcli.console import Console
-from hipcli.engine.errors import HipError, UsageError
+from hipcli.engine.errors import DoesNotFitError, HipError, UsageError
 from hipcli.engine.evaluation import summary
 from hipcli.engine.evaluation.haystacks import HAYSTACKS, HaystackKind, files_kind
 from hipcli.engine.evaluation.plan import BASELINES, FILES, Plan, Text
@@ -59,6 +59,9 @@ class EvalRun:
         """Evaluates, and returns the exit code."""
         console, values = self._console, self._settings.values
         plan = self._plan()
+        page: Path | None = values["html"]
+        if page is not None and not page.resolve().parent.is_dir():
+            raise UsageError(f"cannot write {page}: there is no such folder", "check --html")
         mixed = self._settings.output_format == "jsonl" and console.stdout_is_terminal
         shown = self._settings.shows_progress and not mixed
         with ProgressView(console, shown) as view, console.libraries_kept_quiet():
@@ -110,6 +113,9 @@ class EvalRun:
         from hipcli.engine.evaluation.results import append_rows, read_rows
 
         out: Path | None = self._settings.values["out"]
+        if out is not None:
+            # A file that refuses results should say so before the first one is computed.
+            append_rows(out, ())
         evaluation = self._evaluation(engine, plan, files, view)
         kept = evaluation.kept(read_rows(out) if out is not None else [])
         self._rows += kept.rows
@@ -127,6 +133,8 @@ class EvalRun:
                 self._show(engine, plan)
             raise
         view.stop()
+        if self._rows and all("error" in row for row in self._rows):
+            raise DoesNotFitError(self._rows[0]["error"], "give shorter --lengths")
         if evaluation.out_of_time:
             limit = self._settings.values["limit_s"]
             self._console.warn(f"out of time: no cell was begun after {limit:g} s")

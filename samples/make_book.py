@@ -26,6 +26,7 @@ from typing import TextIO
 
 from hipcli.engine.evaluation.draws import draw
 from hipcli.engine.evaluation.prose import Rules, read_grammar, tell_noise, tell_prose
+from hipcli.engine.evaluation.tasks import passkey_sentence
 
 # Measured on this prose with a byte-pair vocabulary of 49 thousand entries.
 TOKENS_PER_WORD = 1.33
@@ -115,8 +116,7 @@ def make_plants(num_plants: int, rng: Random) -> list[Plant]:
 
 def passkey_plant(passkey: str, depth: float) -> Plant:
     """The sentence that gives a passkey away, for a depth from 0.0 to 1.0."""
-    sentence = f"Remember this: the pass key is {passkey}. The pass key is {passkey}."
-    return Plant(depth, sentence, "What is the pass key?", passkey)
+    return Plant(depth, passkey_sentence(passkey), "What is the pass key?", passkey)
 
 
 def plant_passkey(text: str, passkey: str, depth: float) -> tuple[str, int]:

@@ -136,6 +136,7 @@ def test_fidelity(model: str) -> None:
         (("--answer", "guess"), "unknown answer mode 'guess'"),
         (("--tasks", ","), "--tasks names nothing"),
         (("--fidelity", "book.txt", "--method", "bm25"), "none is named"),
+        (("--html", "nowhere/map.html"), "no such folder"),
     ],
 )
 def test_usage_errors(model: str, words: tuple[str, ...], message: str) -> None:
@@ -143,6 +144,15 @@ def test_usage_errors(model: str, words: tuple[str, ...], message: str) -> None:
     outcome = hip_eval(model, *words)
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err
+
+
+def test_what_fits_nowhere_is_an_error(model: str) -> None:
+    outcome = hip_eval(model, "--method", "dense", "--lengths", "8k", "--depths", "0.5")
+    assert (outcome.code, outcome.out) == (4, "")
+    assert "4096 tokens" in outcome.err
+    outcome = hip_eval(model, "--method", "dense,bm25", "--lengths", "8k", "--depths", "0.5")
+    assert outcome.code == 0 and "does not fit" in outcome.out
+    assert hip_eval(model, "--out", "nowhere/results.jsonl").code == 1
 
 
 def test_list_needs_no_model() -> None:
