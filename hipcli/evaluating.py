@@ -53,7 +53,6 @@ class EvalRun:
         self._sink = sink
         self._open_engine = open_engine
         self._rows: list[dict[str, Any]] = []
-        self._interrupted = False
 
     def run(self) -> int:
         """Evaluates, and returns the exit code."""
@@ -130,7 +129,7 @@ class EvalRun:
             # What is finished is shown all the same; the exit code tells of the interruption.
             view.stop()
             with suppress(HipError, OSError):
-                self._show(engine, plan)
+                self._show(engine)
             raise
         view.stop()
         if self._rows and all("error" in row for row in self._rows):
@@ -138,7 +137,7 @@ class EvalRun:
         if evaluation.out_of_time:
             limit = self._settings.values["limit_s"]
             self._console.warn(f"out of time: no cell was begun after {limit:g} s")
-        self._show(engine, plan)
+        self._show(engine)
         return ExitCode.OK
 
     def _evaluation(
@@ -169,7 +168,7 @@ class EvalRun:
             on_text=next_text,
         )
 
-    def _show(self, engine: "Engine", plan: Plan) -> None:
+    def _show(self, engine: "Engine") -> None:
         lines, grids = summary.lines(self._rows), summary.grids(self._rows)
         model = engine.description["model"]
         path: Path | None = self._settings.values["html"]

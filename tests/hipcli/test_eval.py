@@ -4,10 +4,12 @@ import html.parser
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from hipcli.engine.evaluation.running import Evaluation
 from tests.engine.evaluation.tiny import model_folder
 from tests.hipcli.fakes import Outcome, run_hip
 
@@ -76,6 +78,22 @@ def test_finished_cells_are_not_asked_again(model: str) -> None:
     outcome = hip_eval(model, "--depths", "0.1,0.5", *out, "--limit-s", "0")
     assert "out of time" in outcome.err and outcome.out.splitlines()[1].split()[5] == "1"
     assert Path("results.jsonl").read_text() == second
+
+
+def test_an_interruption_shows_and_keeps_what_is_finished(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Evaluation.rows
+
+    def interrupted(self: Evaluation, done: set[str]) -> Iterator[list[dict]]:
+        yield next(rows(self, done))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Evaluation, "rows", interrupted)
+    outcome = hip_eval(model, "--out", "results.jsonl")
+    assert outcome.code == 130 and "Interrupted" in outcome.err
+    assert outcome.out.splitlines()[1].startswith("bm25")
+    assert len(Path("results.jsonl").read_text().splitlines()) == 1
 
 
 class Tags(html.parser.HTMLParser):
