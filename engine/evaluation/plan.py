@@ -19,6 +19,8 @@ BASELINES = {
 }
 # The name of the haystack made of the user's files.
 FILES = "files"
+# Raised when the texts or questions of a seed change: older results are of other cells then.
+TEXTS_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,12 @@ class Subject:
     answer: str
 
 
-def cell_key(text: Text, subject: Subject, haystack_digest: str = "") -> str:
+def cell_key(
+    text: Text, subject: Subject, haystack_digest: str, version: int = TEXTS_VERSION
+) -> str:
     """Names a cell; equal keys mean the same question to the same subject."""
-    record = {**asdict(text), **asdict(subject), "haystack_digest": haystack_digest}
+    digest = {"haystack_digest": haystack_digest, "texts_version": version}
+    record = {**asdict(text), **asdict(subject), **digest}
     return json.dumps(record, sort_keys=True)
 
 
@@ -124,7 +129,7 @@ def key_of_row(row: dict[str, Any]) -> str:
     try:
         text = Text(**{name: row[name] for name in Text.__slots__})
         subject = Subject(**{name: row[name] for name in Subject.__slots__})
-        return cell_key(text, subject, row["haystack_digest"])
+        return cell_key(text, subject, row["haystack_digest"], row["texts_version"])
     except (KeyError, TypeError):
         return ""
 

@@ -24,6 +24,7 @@ from hipcli.engine.evaluation.placing import Case, Haystack
 from hipcli.engine.evaluation.plan import (
     BASELINES,
     FILES,
+    TEXTS_VERSION,
     Plan,
     Subject,
     Text,
@@ -266,6 +267,7 @@ class Evaluation:
             **asdict(text),
             **asdict(subject),
             "haystack_digest": self._digest(text),
+            "texts_version": TEXTS_VERSION,
             "dtype": machine["dtype"],
             "device": machine["device"],
         }

@@ -76,6 +76,7 @@ def test_every_subject_answers_every_text(engine: Engine, tmp_path: Path) -> Non
     assert len(kept.rows) == len(rows)
     assert list(run.rows(kept.keys)) == []
     assert not evaluation(engine, seed=1).kept(read_rows(out)).rows
+    assert not run.kept([row | {"texts_version": 0} for row in rows]).rows
 
     table = lines(rows)
     assert len(table) == 7 * 3
