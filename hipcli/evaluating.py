@@ -16,7 +16,7 @@ from hipcli.engine.evaluation.haystacks import HAYSTACKS, HaystackKind, files_ki
 from hipcli.engine.evaluation.plan import BASELINES, FILES, Plan, Text
 from hipcli.engine.evaluation.tasks import TASKS
 from hipcli.engine.events import Event, Phase, Progress
-from hipcli.engine.methods import METHODS
+from hipcli.engine.methods import METHODS, accepted
 from hipcli.exit_codes import ExitCode
 from hipcli.output import SCHEMA_VERSION, StdoutSink, open_sink
 from hipcli.progress import ProgressView
@@ -190,17 +190,13 @@ class EvalRun:
 
     def _compare(self, engine: "Engine", text: str, view: ProgressView) -> int:
         from hipcli.engine.evaluation.fidelity import measure_text
-        from hipcli.engine.methods import make_config
 
         values = self._settings.values
         methods = [name for name in _words(values["method"], "method") if name in METHODS]
         if not methods:
             raise UsageError("--fidelity compares methods, and none is named", "see hip methods")
-        settings = {}
-        for name in methods:
-            known = make_config(name, {}).__slots__
-            given = self._settings.method_settings()
-            settings[name] = {key: value for key, value in given.items() if key in known}
+        given = self._settings.method_settings()
+        settings = {name: accepted(name, given) for name in methods}
         asked = "lengths" in values and self._settings.sources["lengths"] != "default"
         most = max(map(_tokens, _words(values["lengths"], "lengths"))) if asked else _NO_LIMIT
         reports: list[dict[str, Any]] = []

@@ -62,7 +62,7 @@ def fidelity_table(reports: Sequence[dict[str, Any]]) -> str:
     header = ("METHOD", "TOKENS", "PPL", "PPL RATIO", "KL", "TOP 1", "MASS", "TOP KEYS")
     rows = []
     for report in reports:
-        for which in ("all", "sparse"):
+        for which in ("all", "sparse", "answering"):
             part = report[which]
             ends = (part["perplexity"], part["ratio"], part["kl"], part["top_1"])
             held = (report["mass"], report["top_keys"]) if which == "sparse" else (None, None)

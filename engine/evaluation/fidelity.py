@@ -4,7 +4,8 @@ The text is read by dense attention and by every method side by side, slice by s
 one slice's logits are held at a time. Compared are the logits (perplexity, KL divergence, most
 likely token) and, for one query of each slice, what the attended keys hold of the true attention:
 its mass, and the keys with the highest scores. True scores are those of the method's own queries
-and keys at their true positions.
+and keys at their true positions. In the end the last tokens run once more, one by one, as an answer
+is generated.
 """
 
 import math
@@ -16,19 +17,20 @@ import torch
 
 from hipcli.engine.engine import Engine
 from hipcli.engine.errors import DoesNotFitError
+from hipcli.engine.evaluation.capture import Recorded, Watch
 from hipcli.engine.methods import make_method
-from hipcli.engine.methods.base import Geometry, Method
+from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
-from hipcli.engine.passes import PrefillPass
+from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.runner import Runner
 from hipcli.engine.step import LayerAttention, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
-from hipcli.kernels.rope import rope
 
 # Tokens whose logits are held at once; a multiple of the page size.
 SLICE_TOKENS = 128
-# The keys between sinks and window that a query scores highest: are they attended?
-TOP_KEYS = 64
+# At most so many tokens at the end run one by one too, from the border of a page on: the keys of a
+# half-read page depend on the tokens that were read with it.
+ANSWER_TOKENS = 128
 
 
 @dataclass(slots=True)
@@ -77,109 +79,6 @@ class Distance:
 
 
 @dataclass(slots=True)
-class Capture:
-    """Sums over queries of what the attended keys hold of the true attention, for one layer."""
-
-    queries: int = 0
-    mass: float = 0.0
-    recall_queries: int = 0
-    recall: float = 0.0
-
-    def report(self) -> dict[str, float | None]:
-        """Means over queries and heads."""
-        return {
-            "mass": self.mass / self.queries if self.queries else None,
-            "top_keys": self.recall / self.recall_queries if self.recall_queries else None,
-        }
-
-
-class _Recorded:
-    """A method that remembers which pages it selected last."""
-
-    def __init__(self, method: Method) -> None:
-        self._method = method
-        self.selected: torch.Tensor | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._method, name)
-
-    def select_prefill(self, *arguments: Any) -> torch.Tensor | None:
-        self.selected = self._method.select_prefill(*arguments)
-        return self.selected
-
-
-@dataclass(slots=True)
-class _Watch:
-    """The attention of a reading pass, and a look at the last query of each."""
-
-    method: Any
-    inner: LayerAttention
-    captures: dict[int, Capture] = field(default_factory=dict)
-
-    def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
-        """See `LayerAttention.attend`."""
-        out = self.inner.attend(layer, q, step)
-        position = step.start + q.shape[0] - 1
-        if self.method.geometry.window_start(position) > 0:
-            capture = self.captures.setdefault(layer, Capture())
-            scores = true_scores(layer, q[-1:], step, position)
-            kept = attended(self.method.geometry, self.method.selected, position, step.store)
-            self._count(capture, scores, kept, position)
-        return out
-
-    def _count(
-        self, capture: Capture, scores: torch.Tensor, kept: torch.Tensor, position: int
-    ) -> None:
-        """Scores fp32 [num_kv_heads, group, keys], kept bool [num_kv_heads, keys]."""
-        kept = kept.unsqueeze(1).expand_as(scores)
-        capture.queries += 1
-        capture.mass += float((scores.softmax(-1) * kept).sum(-1).mean())
-        geometry: Geometry = self.method.geometry
-        first, last = geometry.sink_tokens, geometry.window_start(position)
-        if last - first > TOP_KEYS:
-            best = scores[..., first:last].topk(TOP_KEYS).indices + first
-            capture.recall_queries += 1
-            capture.recall += float(kept.gather(-1, best).float().mean())
-
-
-def true_scores(layer: int, q: torch.Tensor, step: StepInput, position: int) -> torch.Tensor:
-    """Scores of one query at its true position: fp32 [num_kv_heads, group, position + 1].
-
-    Args:
-        q: [1, num_heads, head_dim], un-rotated.
-    """
-    store, end = step.store, position + 1
-    tables = step.tables.first(end)
-    keys = store.pages[layer][: -(-end // PAGE_TOKENS), 0].transpose(1, 2).flatten(0, 1)[:end]
-    positions = torch.arange(end, device=q.device)
-    keys = rope(keys, positions, tables, backend=store.backend).float()
-    query = rope(q, positions[position:], tables, backend=store.backend).float()
-    query = query[0].unflatten(0, (keys.shape[1], -1))
-    return torch.einsum("hgd,thd->hgt", query, keys) * step.softmax_scale
-
-
-def attended(
-    geometry: Geometry, selected: torch.Tensor | None, position: int, store: KVStore
-) -> torch.Tensor:
-    """Which keys a query attends: bool [num_kv_heads, position + 1].
-
-    Args:
-        selected: pages of the last query block, int32 [num_q_blocks, num_kv_heads, n], or None.
-    """
-    heads = store.layout.num_kv_heads
-    kept = torch.zeros(heads, position + 1, dtype=torch.bool, device=store.device)
-    kept[:, : geometry.sink_tokens] = True
-    kept[:, geometry.window_start(position) :] = True
-    if selected is not None:
-        page = torch.arange(position + 1, device=store.device) // PAGE_TOKENS
-        pages = torch.zeros(heads, int(page[-1]) + 2, dtype=torch.bool, device=store.device)
-        # Unused places are -1: they mark the last page, which no key is in.
-        pages.scatter_(1, selected[-1].long() % pages.shape[1], True)
-        kept |= pages[:, page]
-    return kept
-
-
-@dataclass(slots=True)
 class _Reader:
     """One method reading the text."""
 
@@ -187,14 +86,15 @@ class _Reader:
     method: Method
     store: KVStore
     attention: LayerAttention
-    watch: _Watch | None = None
+    watch: Watch | None = None
     every: Distance = field(default_factory=Distance)
     sparse: Distance = field(default_factory=Distance)
+    answering: Distance = field(default_factory=Distance)
 
     @classmethod
     def of(cls, name: str, method: Method, runner: Runner, tokens: int) -> "_Reader":
-        recorded: Any = _Recorded(method)
-        watch = _Watch(recorded, PrefillPass(recorded))
+        recorded: Any = Recorded(method)
+        watch = Watch(recorded, PrefillPass(recorded))
         return cls(name, method, runner.new_store(tokens), watch, watch)
 
     def logits(self, runner: Runner, ids: torch.Tensor, start: int) -> torch.Tensor:
@@ -213,6 +113,28 @@ class _Reader:
         )
         self.sparse.add(logits[first:], dense[first:], targets[first:])
 
+    def answer(self, runner: Runner, ids: torch.Tensor, dense: torch.Tensor) -> None:
+        """Run the last tokens as an answer: one by one, with selections of their own.
+
+        Args:
+            ids: int64 [N], of the whole text, which has been read.
+            dense: log-softmax fp32 [n, vocab_size] for the n tokens before the last one.
+        """
+        last = len(ids) - 1
+        first = -(-(last - len(dense)) // PAGE_TOKENS) * PAGE_TOKENS
+        if first == 0:
+            return
+        dense = dense[first - last :]
+        self.method.reset()
+        self.store.truncate(first)
+        answering = AnswerPass(self.method)
+        targets = ids.to(runner.device)
+        for row, position in enumerate(range(first, last)):
+            step = StepInput(self.store, runner.tables, answering, position)
+            logits = runner.logits(ids[position : position + 1], step).log_softmax(-1)
+            following = targets[position + 1 : position + 2]
+            self.answering.add(logits, dense[row : row + 1], following)
+
     def report(self) -> dict[str, Any]:
         """What was measured, JSON-able."""
         captures = self.watch.captures if self.watch is not None else {}
@@ -223,6 +145,7 @@ class _Reader:
             "settings": asdict(self.method.config),
             "all": self.every.report(),
             "sparse": self.sparse.report(),
+            "answering": self.answering.report(),
             **means,
             "layers": layers,
         }
@@ -240,12 +163,14 @@ def measure(
 
     Yields:
         After each slice the tokens read so far and a report for each method: `all` tokens, those
-        that are `sparse` (that leave keys out), and per layer `mass` and `top_keys`.
+        that are `sparse` (that leave keys out), and per layer `mass` and `top_keys`. The last
+        reports have also what the tokens at the end gave while `answering`.
     """
     dense = DenseMethod()
     store = runner.new_store(len(ids))
     reference = _Reader("dense", dense, store, PrefillPass(dense))
     readers = [_Reader.of(name, method, runner, len(ids)) for name, method in methods]
+    kept = torch.empty(0, device=runner.device)
     for start in range(0, len(ids), SLICE_TOKENS):
         part = ids[start : start + SLICE_TOKENS]
         targets = ids[start + 1 : start + 1 + len(part)].to(runner.device)
@@ -253,7 +178,12 @@ def measure(
         for reader in readers:
             logits = reader.logits(runner, part, start)[: len(targets)]
             reader.compare(logits, expected, targets, start)
+        kept = torch.cat((kept, expected)) if len(kept) else expected
+        kept = kept[-ANSWER_TOKENS:].clone()
         yield start + len(part), [reader.report() for reader in readers]
+    for reader in readers:
+        reader.answer(runner, ids, kept)
+    yield len(ids), [reader.report() for reader in readers]
 
 
 def measure_text(

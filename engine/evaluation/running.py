@@ -34,7 +34,7 @@ from hipcli.engine.evaluation.plan import (
 from hipcli.engine.evaluation.rows import RANKS, Answer, Row, rows_of
 from hipcli.engine.evaluation.tasks import TASKS
 from hipcli.engine.events import Event, Result
-from hipcli.engine.methods import make_config
+from hipcli.engine.methods import accepted, make_config
 from hipcli.engine.methods.configs import PAGE_TOKENS
 from hipcli.engine.passages import SEPARATOR, reread_budget_tokens, reread_prompt
 from hipcli.engine.request import AskRequest
@@ -160,17 +160,15 @@ class Evaluation:
         """All settings of a method, as results name them."""
         if method in BASELINES:
             return {"passage_tokens": reread_budget_tokens(self.engine.trained_tokens)}
-        return asdict(make_config(method, self._given(method)))
-
-    def _given(self, method: str) -> dict[str, int]:
-        known = asdict(make_config(method, {}))
-        return {name: value for name, value in self.method_settings.items() if name in known}
+        return asdict(make_config(method, accepted(method, self.method_settings)))
 
     def _engine(self, method: str) -> Engine:
         # What a baseline gives the model is short: dense attention reads it.
         name = "dense" if method in BASELINES else method
         if name not in self._engines:
-            self._engines[name] = self.engine.with_method(name, self._given(name))
+            self._engines[name] = self.engine.with_method(
+                name, accepted(name, self.method_settings)
+            )
         return self._engines[name]
 
     def _ask(self, text: Text, case: Case, subjects: list[Subject]) -> Iterator[list[Row]]:

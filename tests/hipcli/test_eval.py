@@ -138,7 +138,8 @@ def test_fidelity(model: str) -> None:
     rows = [re.split(r"  +", line.strip()) for line in outcome.out.splitlines()]
     assert rows[0] == ["METHOD", "TOKENS", "PPL", "PPL RATIO", "KL", "TOP 1", "MASS", "TOP KEYS"]
     assert rows[1][:2] == ["window, all", "1,023"] and rows[2][0] == "window, sparse"
-    assert rows[3][:2] == ["dense, all", "1,023"] and rows[3][3:6] == ["1.0000", "0.0000", "1.0000"]
+    assert rows[3][:2] == ["window, answering", "127"]
+    assert rows[4][:2] == ["dense, all", "1,023"] and rows[4][3:6] == ["1.0000", "0.0000", "1.0000"]
     assert len([row for row in rows if row[0].isdigit()]) == 2
     document = run_hip("eval", "--model", model, "--device", "cpu", *words, "--json").json
     assert [report["method"] for report in document["fidelity"]] == ["window", "dense"]

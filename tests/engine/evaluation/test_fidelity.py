@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from hipcli.engine.evaluation.fidelity import SLICE_TOKENS, TOP_KEYS, measure
+from hipcli.engine.evaluation.capture import TOP_KEYS
+from hipcli.engine.evaluation.fidelity import ANSWER_TOKENS, SLICE_TOKENS, measure
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.configs import HipConfig, WindowConfig
 from hipcli.engine.methods.dense import DenseMethod
@@ -13,7 +14,7 @@ from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.runner import Runner
 from tests.engine.test_method_laws import rotate
-from tests.engine.tiny import prefill_logits, random_ids, tiny_model
+from tests.engine.tiny import decode_logits, prefill_logits, random_ids, tiny_model
 
 LENGTH = 5 * SLICE_TOKENS + 70
 
@@ -55,6 +56,7 @@ def test_dense_is_no_distance_from_dense(runner: Runner, make) -> None:
     assert found["all"]["ratio"] == pytest.approx(1.0, abs=1e-5)
     assert found["all"]["kl"] == pytest.approx(0.0, abs=1e-5)
     assert found["all"]["top_1"] == 1.0
+    assert found["answering"]["kl"] == pytest.approx(0.0, abs=1e-5)
     assert found["sparse"]["tokens"] == 0
     assert found["mass"] is None and found["layers"] == []
 
@@ -83,6 +85,22 @@ def test_distances_equal_the_definition(runner: Runner, make) -> None:
         agreed = (p.argmax(-1) == q.argmax(-1)).double().mean()
         assert found[name]["top_1"] == pytest.approx(float(agreed))
     assert 0 < found["mass"] < 1
+
+
+@pytest.mark.parametrize("make", [window, lambda: small_hip(128)])
+def test_answering_equals_the_definition(runner: Runner, make) -> None:
+    ids = random_ids(LENGTH)
+    # The first border of a page within the last tokens that have a successor.
+    first = 640
+    assert 0 < LENGTH - 1 - first <= ANSWER_TOKENS
+    dense = prefill_logits(runner, DenseMethod(), ids, 128)[first:-1].double().log_softmax(-1)
+    sparse = decode_logits(runner, make(), ids[:-1], prompt=first).double().log_softmax(-1)
+    found = report(runner, make())["answering"]
+    assert found["tokens"] == LENGTH - 1 - first
+    kl = (dense.exp() * (dense - sparse)).sum(-1).mean()
+    assert found["kl"] == pytest.approx(float(kl), rel=1e-3) and kl > 1e-3
+    agreed = (dense.argmax(-1) == sparse.argmax(-1)).double().mean()
+    assert found["top_1"] == pytest.approx(float(agreed))
 
 
 def test_mass_and_top_keys_equal_the_definition(runner: Runner) -> None:
