@@ -4,6 +4,7 @@
         [--haystacks noise,prose,code] [--haystack-files PATH ...] [--lengths 32k,128k]
         [--depths 0.1,0.5,0.9] [--methods hip,bm25] [--answers auto] [--samples N] [--seed N]
         [--out FILE] [--limit-s S]
+    python benchmarks/quality.py --models-dir DIR --fidelity FILE --methods hip,window
 
 Prints a line for each finished cell, the table of means, and one line of JSON. With --out a cell is
 on the disk as soon as it is finished, and a second run goes on behind it.
@@ -30,13 +31,14 @@ if find_spec("hipcli.engine") is None:
 from hipcli.documents import ReadOptions, read_sources  # noqa: E402
 from hipcli.engine.config import EngineConfig  # noqa: E402
 from hipcli.engine.engine import Engine  # noqa: E402
+from hipcli.engine.evaluation.fidelity import measure_text  # noqa: E402
 from hipcli.engine.evaluation.haystacks import HaystackKind, files_kind  # noqa: E402
 from hipcli.engine.evaluation.plan import Plan  # noqa: E402
 from hipcli.engine.evaluation.results import append_rows, read_rows  # noqa: E402
 from hipcli.engine.evaluation.running import Evaluation  # noqa: E402
 from hipcli.engine.evaluation.summary import lines  # noqa: E402
 from hipcli.engine.evaluation.tasks import TASKS  # noqa: E402
-from hipcli.heat_map import length_name, table  # noqa: E402
+from hipcli.heat_map import fidelity_table, length_name, table  # noqa: E402
 from hipcli.prompts.whole_text import TextPrompts  # noqa: E402
 
 UNITS = {"k": 1 << 10, "m": 1 << 20}
@@ -57,6 +59,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--fidelity", help="compare methods with dense attention on this text")
     parser.add_argument("--limit-s", type=float, default=1e9, help="begin no cell after this")
     return parser.parse_args()
 
@@ -94,10 +97,21 @@ def haystack_files(paths: list[str]) -> HaystackKind | None:
     return files_kind("\n".join(document.text for document in corpus.documents))
 
 
+def compare(engine: Engine, path: str, methods: tuple[str, ...]) -> None:
+    """The distance of methods to dense attention inside the trained window."""
+    text = read_sources([path], ReadOptions()).documents[0].text
+    *_, (_, reports) = measure_text(engine, text, methods, {}, engine.trained_tokens)
+    print(fidelity_table(reports))
+    print(json.dumps({**engine.description, "fidelity": reports}))
+
+
 def main() -> None:
     args = parse_arguments()
     config = EngineConfig(models_dir=args.models_dir, model=args.model, device=args.device)
     engine = Engine.open(config)
+    if args.fidelity:
+        compare(engine, args.fidelity, args.methods)
+        return
     run = Evaluation(
         engine,
         TextPrompts(engine.tokenizer),
