@@ -6,7 +6,8 @@
 CPU: a real model; reading speed at several document lengths, where the memory goes, and the time
 from a saved session to the first token. GPU: the Llama-3.1-8B shape with random weights made
 there, in bf16; reading and decoding at 131,072 and 1,048,576 tokens beside dense attention by SDPA
-in the same run. Prints the checks, a table, and one line of JSON.
+in the same run. `--kv-dtype fp8_e4m3` stores keys and values in fp8. Prints the checks, a table,
+and one line of JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
@@ -31,6 +30,13 @@ import hipcli  # noqa: E402  (the checkout is put on the path first)
 if find_spec("hipcli.kernels") is None:
     # A checkout that was not installed keeps the lower houses at its top.
     hipcli.__path__.append(str(ROOT))
+
+from hipcli.engine.config import KV_DTYPES  # noqa: E402  (needs the path above)
+from hipcli.engine.threads import prepare_threads  # noqa: E402
+
+prepare_threads()
+
+import torch  # noqa: E402
 
 
 def commit() -> str:
@@ -110,6 +116,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 8192, 32768, 131072])
     parser.add_argument("--contexts", type=int, nargs="*", default=[131072, 1048576])
     parser.add_argument("--layers", type=int, default=32, help="GPU: of the model")
+    parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="auto", help="GPU: of the store")
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -133,6 +140,7 @@ def main() -> int:
     run_all(options, report)
     line = {
         **environment(options.device),
+        "kv_dtype": options.kv_dtype,
         "results": report.results,
         "errors": report.errors,
         "seconds": round(report.elapsed_s, 1),

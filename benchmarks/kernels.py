@@ -4,7 +4,8 @@
 
 Shape: one layer of Llama-3.1-8B (32 query heads, 8 KV heads, head_dim 128, bf16, batch 1), 256
 sinks, a window of 1,024, 2,048 selected tokens in blocks of 16, 64-token pages. Decode runs in
-CUDA graphs that walk over several layers' buffers, so that the L2 cache does not flatter it.
+CUDA graphs that walk over several layers' buffers, so that the L2 cache does not flatter it. The
+entries of "fp8" are the same with keys and values in float8_e4m3fn.
 Prints the checks, a table, and one line of JSON.
 """
 
@@ -32,6 +33,7 @@ if find_spec("hipcli.kernels") is None:
 
 from kernel_cases import Bench, sections  # noqa: E402  (needs the path above)
 from kernel_checks import check_all  # noqa: E402  (needs the path above)
+from kernel_fp8 import fp8_sections  # noqa: E402  (needs the path above)
 from kernel_sweeps import sweeps  # noqa: E402  (needs the path above)
 
 
@@ -96,7 +98,8 @@ def main() -> int:
     results: dict[str, object] = {}
     for context in options.contexts:
         bench = Bench(context)
-        entries = [*sections(bench), *(sweeps(bench) if options.sweep else [])]
+        entries = [*sections(bench), *fp8_sections(bench)]
+        entries += sweeps(bench) if options.sweep else []
         for name, run in entries:
             if options.only and not any(word in name for word in options.only):
                 continue

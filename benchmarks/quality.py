@@ -29,7 +29,7 @@ if find_spec("hipcli.engine") is None:
     hipcli.__path__.append(str(ROOT))
 
 from hipcli.documents import ReadOptions, read_sources  # noqa: E402
-from hipcli.engine.config import EngineConfig  # noqa: E402
+from hipcli.engine.config import KV_DTYPES, EngineConfig  # noqa: E402
 from hipcli.engine.engine import Engine  # noqa: E402
 from hipcli.engine.evaluation.fidelity import measure_text  # noqa: E402
 from hipcli.engine.evaluation.haystacks import HaystackKind, files_kind  # noqa: E402
@@ -49,6 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--models-dir", type=Path, required=True)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--kv-dtype", default="auto", choices=KV_DTYPES)
     parser.add_argument("--tasks", type=words, default=("passkey",))
     parser.add_argument("--haystacks", type=words, default=("noise", "prose", "code"))
     parser.add_argument("--haystack-files", nargs="+", default=[], help="for the haystack 'files'")
@@ -107,7 +108,9 @@ def compare(engine: Engine, path: str, methods: tuple[str, ...]) -> None:
 
 def main() -> None:
     args = parse_arguments()
-    config = EngineConfig(models_dir=args.models_dir, model=args.model, device=args.device)
+    config = EngineConfig(
+        models_dir=args.models_dir, model=args.model, device=args.device, kv_dtype=args.kv_dtype
+    )
     engine = Engine.open(config)
     if args.fidelity:
         compare(engine, args.fidelity, args.methods)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _KEPT_SETTINGS = (
     "model",
     "dtype",
+    "kv_dtype",
     "method",
     "budget_tokens",
     "window_tokens",

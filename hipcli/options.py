@@ -14,7 +14,7 @@ from typing import Any
 
 import platformdirs
 
-from hipcli.engine.config import ANSWER_MODES, EngineConfig, GenerationConfig
+from hipcli.engine.config import ANSWER_MODES, KV_DTYPES, EngineConfig, GenerationConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,13 @@ MACHINE = (
         _default(EngineConfig, "dtype"),
         "Number format of weights and activations.",
         choices=("auto", "bfloat16", "float32"),
+    ),
+    Option(
+        "kv_dtype",
+        str,
+        _default(EngineConfig, "kv_dtype"),
+        "Number format of stored keys and values; fp8_e4m3 halves their memory, on GPUs only.",
+        choices=KV_DTYPES,
     ),
     Option(
         "context_limit",
@@ -355,7 +362,8 @@ EVAL_ANSWER = (
     ),
     _changed(ANSWER, "seed", help="Seed of all texts."),
 )
-EVAL_MACHINE = MACHINE[:2]
+# Every length is asked for, so nothing is cut.
+EVAL_MACHINE = tuple(option for option in MACHINE if option.name not in ("context_limit", "fit"))
 
 # The name of the help section for each group. `hip ask` takes all of these.
 SECTIONS = {

@@ -88,7 +88,7 @@ def true_scores(layer: int, q: torch.Tensor, step: StepInput, position: int) -> 
     """
     store, end = step.store, position + 1
     tables = step.tables.first(end)
-    keys = store.pages[layer][: -(-end // PAGE_TOKENS), 0].transpose(1, 2).flatten(0, 1)[:end]
+    keys, _ = store.tokens(layer, end)
     positions = torch.arange(end, device=q.device)
     keys = rope(keys, positions, tables, backend=store.backend).float()
     query = rope(q, positions[position:], tables, backend=store.backend).float()

@@ -107,9 +107,11 @@ class Subject:
         method: name of the method or baseline.
         settings: of the method.
         answer: answer mode asked for.
+        kv_dtype: of keys and values, as it was asked for.
     """
 
     model: str
+    kv_dtype: str
     method: str
     settings: dict[str, Any]
     answer: str

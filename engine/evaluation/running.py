@@ -149,9 +149,9 @@ class Evaluation:
         return self.files
 
     def _subjects(self, text: Text) -> list[Subject]:
-        model = self.engine.folder.name
+        model, kv_dtype = self.engine.folder.name, self.engine.config.kv_dtype
         return [
-            Subject(model, method, self._settings(method), answer)
+            Subject(model, kv_dtype, method, self._settings(method), answer)
             for method, answer in self.plan.settings()
             if method != "oracle" or TASKS[text.task].has_needles
         ]

@@ -33,14 +33,18 @@ class HostMemory:
 
     Attributes:
         pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim].
+        scales: per layer None: no operator reads quantised pages on a CPU.
         summaries: per layer [num_kv_heads, capacity, 2, head_dim], a view of memory in which a
             page's summary lies in one piece, so that a file of them grows at its end.
     """
 
     def __init__(self, layout: KVLayout, capacity: int, device: torch.device) -> None:
         self._layout = layout
+        if layout.quantised:
+            raise NotImplementedError("pages in fp8 need a GPU")
         self._ranges: list[tuple[AddressRange, AddressRange]] = []
         self.pages: list[torch.Tensor] = []
+        self.scales: list[torch.Tensor | None] = [None] * layout.num_layers
         self.summaries: list[torch.Tensor] = []
         for _ in range(layout.num_layers):
             pages = AddressRange(capacity * layout.page_bytes)
@@ -76,7 +80,9 @@ class DeviceMemory:
         device: where.
 
     Attributes:
-        pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim].
+        pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim]; strided where scales
+            lie between two pages.
+        scales: per layer fp32 [capacity, 2, num_kv_heads] of quantised pages, else None.
         summaries: per layer [num_kv_heads, capacity, 2, head_dim], contiguous.
     """
 
@@ -85,14 +91,17 @@ class DeviceMemory:
         self._device = device
         # Zeros: a half-filled page goes to the file whole, and with it whatever memory held.
         heads, *summary = layout.summary_shape
-        shapes = ((capacity, *layout.page_shape), (heads, capacity, *summary))
-        self.pages, self.summaries = (
-            [
-                torch.zeros(shape, dtype=layout.dtype, device=device)
-                for _ in range(layout.num_layers)
-            ]
-            for shape in shapes
-        )
+        self.summaries = [
+            torch.zeros((heads, capacity, *summary), dtype=layout.dtype, device=device)
+            for _ in range(layout.num_layers)
+        ]
+        # What a file holds of a layer, a row a page.
+        self._records = [
+            torch.zeros(capacity, layout.page_bytes, dtype=torch.uint8, device=device)
+            for _ in range(layout.num_layers)
+        ]
+        self.pages = [_contents(records, layout) for records in self._records]
+        self.scales = [_scales(records, layout) for records in self._records]
         self._files: LayerFiles = ()
         self._pending: deque[tuple[int, Future[None]]] = deque()
         self._saved = 0
@@ -108,7 +117,7 @@ class DeviceMemory:
         self._saved = last
         copier = _Copier(self._layout, self._device, self._now())
         for layer, (page_file, index_file) in enumerate(self._files):
-            copier.read(page_file, self.pages[layer], first, last)
+            copier.read(page_file, self._records[layer], first, last)
             copier.read(index_file, self.summaries[layer].transpose(0, 1), first, last)
         copier.finish()
 
@@ -142,8 +151,23 @@ class DeviceMemory:
     ) -> None:
         copier = _Copier(self._layout, self._device, ready)
         for layer, (page_file, index_file) in enumerate(files):
-            copier.write(page_file, self.pages[layer], first, last)
+            copier.write(page_file, self._records[layer], first, last)
             copier.write(index_file, self.summaries[layer].transpose(0, 1), first, last)
+
+
+def _contents(records: torch.Tensor, layout: KVLayout) -> torch.Tensor:
+    """Keys and values in records uint8 [capacity, page_bytes]: a view, see `DeviceMemory.pages`."""
+    contents = records[:, : layout.content_bytes].view(layout.page_dtype)
+    return contents.unflatten(1, layout.page_shape)
+
+
+def _scales(records: torch.Tensor, layout: KVLayout) -> torch.Tensor | None:
+    """The scales in records: a view, see `DeviceMemory.scales`."""
+    if not layout.quantised:
+        return None
+    first = layout.content_bytes // torch.float32.itemsize
+    scales = records.view(torch.float32)[:, first : first + 2 * layout.num_kv_heads]
+    return scales.unflatten(1, (2, layout.num_kv_heads))
 
 
 class _Copier:
