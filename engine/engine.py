@@ -137,11 +137,11 @@ class Engine:
                 self._check_fit(request)
             spare_tokens = max(_spare_tokens(request) for request in requests)
             context = yield from self._reader(first, spare_tokens).read()
+            tail = context.store.tail()
             for request in requests:
                 yield from self._answer(request, context, started, loaded_at - started)
-                total = len(first.context_ids)
-                context.store.truncate(total)
-                context = replace(context, cached_tokens=total, prefill_s=0.0)
+                context.store.rewind(tail)
+                context = replace(context, cached_tokens=tail.length, prefill_s=0.0)
                 started = loaded_at = time.perf_counter()
 
     def _answer(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from hipcli.engine.config import CacheConfig, GenerationConfig
 from hipcli.engine.engine import Engine
@@ -16,6 +17,7 @@ from hipcli.engine.evaluation.running import Evaluation
 from hipcli.engine.evaluation.summary import grids, lines
 from hipcli.engine.events import Phase, Result
 from hipcli.engine.request import AskRequest
+from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.prompts.whole_text import TextPrompts
 from tests.engine.evaluation.tiny import tiny_engine
 
@@ -127,6 +129,21 @@ def test_asked_together_equals_asked_alone(engine: Engine) -> None:
     shorter = AskRequest(context_ids=ids[:-1], question_ids=[1], prefix_tokens=3)
     with pytest.raises(ValueError, match="same context"):
         list(hip.ask_each([other, shorter]))
+
+
+def test_a_store_goes_back_to_its_tail() -> None:
+    layout = KVLayout(num_layers=1, num_kv_heads=1, head_dim=4, dtype=torch.float32)
+    store = KVStore(layout, 256)
+    store.append(0, 0, torch.randn(100, 1, 4), torch.randn(100, 1, 4))
+    store.length = 100
+    before, tail = store.pages[0][:2].clone(), store.tail()
+    store.append(0, 100, torch.randn(60, 1, 4), torch.randn(60, 1, 4))
+    # As a change of scale would.
+    store.pages[0][1].mul_(0.5)
+    store.length = 160
+    store.rewind(tail)
+    assert store.length == 100
+    assert torch.equal(store.pages[0][:2], before)
 
 
 def test_what_does_not_fit_is_a_row(engine: Engine) -> None:
