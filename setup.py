@@ -14,5 +14,5 @@ setup(
         *house("engine", "hipcli.engine"),
         *house("kernels", "hipcli.kernels"),
     ],
-    package_data={"hipcli": ["py.typed"]},
+    package_data={"hipcli": ["py.typed"], "hipcli.engine.evaluation": ["grammar.txt"]},
 )

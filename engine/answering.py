@@ -17,7 +17,7 @@ from hipcli.engine.decoding import generate
 from hipcli.engine.events import Evidence
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
-from hipcli.engine.passages import choose_passages
+from hipcli.engine.passages import reread_budget_tokens, reread_prompt
 from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
@@ -25,9 +25,6 @@ from hipcli.engine.sampler import Sampler
 from hipcli.engine.step import LayerAttention, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.engine.vote import Ballot
-
-# How many passages are reported; each is a page, neighbours are not joined.
-EVIDENCE_COUNT = 8
 
 # Blocks of the exact selection for the question's tokens.
 QUESTION_BLOCK_TOKENS = 16
@@ -38,9 +35,6 @@ HEAD_CHUNK_TOKENS = 512
 
 # Prompts up to this length are never reread, however short the model was trained.
 MIN_SHORT_TOKENS = 2048
-
-MIN_REREAD_TOKENS = 320
-MAX_REREAD_TOKENS = 4096
 
 
 @dataclass(slots=True)
@@ -60,6 +54,7 @@ class Answerer:
     Attributes:
         mode: dense, attend, share or reread, once `start` has run.
         evidence: the pages with most votes.
+        reread_tokens: length of the short prompt before the question, if there was one.
     """
 
     runner: Runner
@@ -72,6 +67,7 @@ class Answerer:
     stop_ids: frozenset[int]
     mode: str = ""
     evidence: tuple[Evidence, ...] = ()
+    reread_tokens: int = 0
     finish_reason: str = "length"
 
     def start(self) -> tuple[torch.Tensor, AnswerPass]:
@@ -90,7 +86,8 @@ class Answerer:
         ballot = Ballot(context_tokens, self.vote_distance_tokens, words)
         asking = QuestionPass(self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS)
         logits = self._run(question[head:], asking, context_tokens + head)
-        self.evidence = ballot.evidence(self.request.prefix_tokens, EVIDENCE_COUNT)
+        count = self.request.evidence_count
+        self.evidence = ballot.evidence(self.request.prefix_tokens, count)
         self.mode = self._resolve_mode(context_tokens + len(question))
         if self.mode in ("dense", "attend"):
             return logits, AnswerPass(self.method)
@@ -130,16 +127,10 @@ class Answerer:
             return "dense"
         return "reread" if self._reread_fits() else "share"
 
-    def _reread_tokens(self) -> int:
-        """Budget of reread passages: a small part of what the model was trained on, within limits.
-
-        A small model loses the thread in long prompts; a large one may read more.
-        """
-        return min(max(self.runner.trained_tokens // 24, MIN_REREAD_TOKENS), MAX_REREAD_TOKENS)
-
     def _reread_fits(self) -> bool:
         request = self.request
-        prompt = request.prefix_tokens + self._reread_tokens() + len(request.question_ids)
+        passages = reread_budget_tokens(self.runner.trained_tokens)
+        prompt = request.prefix_tokens + passages + len(request.question_ids)
         # Room for a passage that overshoots, separators, and the answer.
         room = PAGE_TOKENS * 4 + request.generation.max_new_tokens
         return prompt + room <= self.runner.trained_tokens
@@ -149,7 +140,15 @@ class Answerer:
         return self.runner.logits(ids, step)[-1]
 
     def _reread(self, ballot: Ballot, question: torch.Tensor) -> tuple[torch.Tensor, AnswerPass]:
-        prompt = torch.from_numpy(self._passages(ballot).astype(np.int64))
+        ids = reread_prompt(
+            self.request.context_ids,
+            self.request.prefix_tokens,
+            ballot.ranking(self.request.prefix_tokens),
+            self.separator_ids,
+            budget_tokens=reread_budget_tokens(self.runner.trained_tokens),
+        )
+        self.reread_tokens = len(ids)
+        prompt = torch.from_numpy(ids.astype(np.int64))
         room = len(prompt) + len(question) + self.request.generation.max_new_tokens
         dense = DenseMethod()
         self.store = self.runner.new_store(room)
@@ -157,21 +156,6 @@ class Answerer:
         self.runner.forward(prompt, step)
         answering = AnswerPass(dense)
         return self._run(question, answering, len(prompt)), answering
-
-    def _passages(self, ballot: Ballot) -> np.ndarray:
-        """Scaffold and passages, a separator between any two: token ids int32."""
-        ids, prefix = self.request.context_ids, self.request.prefix_tokens
-        separator = np.array(self.separator_ids, dtype=ids.dtype)
-        passages = choose_passages(
-            ballot.ranking(prefix),
-            first_token=prefix,
-            end_token=len(ids),
-            budget_tokens=self._reread_tokens(),
-        )
-        parts = [ids[:prefix]]
-        for passage in passages:
-            parts += [separator, ids[passage.start : passage.end]]
-        return np.concatenate((*parts, separator))
 
     def tokens(self) -> Iterator[int]:
         """Token ids of the answer, without the one that ends it; sets `finish_reason`."""

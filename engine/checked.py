@@ -11,7 +11,7 @@ from hipcli.engine.answering import Answerer
 from hipcli.engine.context import Context, ContextReader
 from hipcli.engine.errors import DamagedSessionError, SessionError
 from hipcli.engine.events import Event, Phase
-from hipcli.engine.store.pages import KVStore
+from hipcli.engine.store.pages import KVStore, Tail
 
 
 @dataclass(slots=True)
@@ -26,6 +26,7 @@ class CheckedAnswer:
 
     Attributes:
         context, answerer: those of the last attempt; there once `events` has come to the answer.
+        tail: the end of the context's store before this answer.
     """
 
     reader: ContextReader
@@ -33,6 +34,7 @@ class CheckedAnswer:
     given: Context | None = None
     context: Context = field(init=False)
     answerer: Answerer = field(init=False)
+    tail: Tail = field(init=False)
 
     def events(self) -> Generator[Event | int, None, None]:
         """Events of reading, then the token ids of the answer.
@@ -44,6 +46,7 @@ class CheckedAnswer:
         while True:
             try:
                 self.context = self.given or (yield from self.reader.read())
+                self.tail = self.context.store.tail()
                 self.answerer = self.answerer_of(self.context.store)
                 yield Phase("answer")
                 for place, token in enumerate(self.answerer.tokens()):

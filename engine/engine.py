@@ -11,20 +11,21 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Generator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import DoesNotFitError, UsageError
 from hipcli.engine.events import Event, Phase, Result, SessionInfo, Token
 from hipcli.engine.methods import make_config
 from hipcli.engine.models import ModelFolder, resolve
+from hipcli.engine.passages import SEPARATOR
 from hipcli.engine.request import AskRequest
 from hipcli.engine.tokenizer import Tokenizer, load_tokenizer
-
-# Between passages that are reread; the model has seen it mean "left out" in its training text.
-SEPARATOR = "\n...\n"
 
 
 @dataclass(slots=True)
@@ -59,6 +60,23 @@ class Engine:
         folder = resolve(config.model, models_dir=config.models_dir)
         return cls(config, folder, load_tokenizer(folder.path))
 
+    def with_method(self, name: str, settings: dict[str, int]) -> "Engine":
+        """The same model with another attention method; weights are shared, loaded now or not.
+
+        Raises:
+            UsageError: unknown method or setting.
+        """
+        make_config(name, settings)
+        self._load()
+        config = replace(self.config, method=name, method_settings=settings)
+        return Engine(config, self.folder, self.tokenizer, self._loaded.with_method(config))
+
+    @property
+    def runner(self) -> Any:
+        """The model with hip's attention, a `Runner`; its weights are loaded now or before."""
+        self._load()
+        return self._loaded.runner
+
     @property
     def description(self) -> dict[str, Any]:
         """Model (id, revision, format, dtype, device), method (name, settings), hard limit."""
@@ -91,20 +109,55 @@ class Engine:
             HipError: subclasses, each with what to do.
             KeyboardInterrupt: passes through; what was read stays in the session.
         """
+        yield from self.ask_each((request,))
+
+    def ask_each(self, requests: Sequence[AskRequest]) -> Generator[Event, None, None]:
+        """Answer several requests about the same context, which is read once.
+
+        Each answer equals that of `ask` alone: what a question left behind its context is
+        forgotten before the next one. The first request says where the context is saved.
+
+        Yields:
+            Events as `ask` does, one `Result` for each request.
+
+        Raises:
+            ValueError: the contexts differ.
+            HipError: as `ask` does.
+        """
+        first, *others = requests
+        if not all(np.array_equal(first.context_ids, other.context_ids) for other in others):
+            raise ValueError("requests that are asked together must be about the same context")
         started = time.perf_counter()
         yield Phase("load")
         self._load()
         from hipcli.engine.device import memory_errors
 
         with memory_errors():
-            yield from self._answer(request, started)
+            loaded_at = time.perf_counter()
+            for request in requests:
+                self._check_fit(request)
+            spare_tokens = max(_spare_tokens(request) for request in requests)
+            yield from self._answer_each(requests, spare_tokens, started, loaded_at - started)
 
-    def _answer(self, request: AskRequest, started: float) -> Generator[Event, None, None]:
-        loaded_at = time.perf_counter()
-        self._check_fit(request)
+    def _answer_each(
+        self, requests: Sequence[AskRequest], spare_tokens: int, started: float, load_s: float
+    ) -> Generator[Event, None, None]:
+        """One reading, then answer after answer, each from the context as it was read."""
         from hipcli.engine.checked import CheckedAnswer
 
-        checked = CheckedAnswer(self._reader(request), lambda store: self._answerer(request, store))
+        reader = self._reader(requests[0], spare_tokens)
+        context = None
+        for request in requests:
+            checked = CheckedAnswer(reader, partial(self._answerer, request), context)
+            yield from self._answer(request, checked, started, load_s)
+            tail = checked.tail
+            checked.context.store.rewind(tail)
+            context = replace(checked.context, cached_tokens=tail.length, prefill_s=0.0)
+            started = time.perf_counter()
+
+    def _answer(
+        self, request: AskRequest, checked: Any, started: float, load_s: float
+    ) -> Generator[Event, None, None]:
         asked_at = time.perf_counter()
         stream = self.tokenizer.stream()
         pieces: list[str] = []
@@ -126,7 +179,7 @@ class Engine:
         ended = time.perf_counter()
         context, answerer = checked.context, checked.answerer
         timings = {
-            "load_s": loaded_at - started,
+            "load_s": load_s,
             "prefill_s": context.prefill_s,
             "question_s": first_at - asked_at,
             "first_token_s": first_at - started,
@@ -154,10 +207,9 @@ class Engine:
                 "use --method hip, or --fit, or a lower --max-new-tokens",
             )
 
-    def _reader(self, request: AskRequest) -> Any:
+    def _reader(self, request: AskRequest, spare_tokens: int) -> Any:
         from hipcli.engine.context import ContextReader
 
-        spare_tokens = len(request.question_ids) + request.generation.max_new_tokens
         capacity_tokens = len(request.context_ids) + spare_tokens
         return ContextReader(
             runner=self._loaded.runner,
@@ -206,6 +258,8 @@ class Engine:
             cached_tokens=context.cached_tokens,
             prefilled_tokens=total - context.cached_tokens + len(request.question_ids),
             generated_tokens=count,
+            mode=answerer.mode,
+            reread_tokens=answerer.reread_tokens,
             timings=timings,
             memory={
                 "kv_device_bytes": kv_bytes if on_gpu else 0,
@@ -215,6 +269,11 @@ class Engine:
                 "peak_device_bytes": self._loaded.runner.peak_device_bytes(),
             },
         )
+
+
+def _spare_tokens(request: AskRequest) -> int:
+    """Room that a question and its answer need behind the context."""
+    return len(request.question_ids) + request.generation.max_new_tokens
 
 
 def peak_rss_bytes() -> int:

@@ -71,7 +71,9 @@ class SessionInfo:
 class Result:
     """The end of a request.
 
-    `finish_reason` is stop, length or interrupted; `timings` are seconds, `memory` bytes.
+    `finish_reason` is stop, length or interrupted; `mode` is how it was answered in the end (dense,
+    attend, share, reread); `reread_tokens` are those of the short prompt of a reread, the question
+    left out; `timings` are seconds, `memory` bytes.
     """
 
     answer: str
@@ -83,6 +85,8 @@ class Result:
     cached_tokens: int
     prefilled_tokens: int
     generated_tokens: int
+    mode: str = ""
+    reread_tokens: int = 0
     timings: dict[str, float] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
 

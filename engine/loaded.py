@@ -1,6 +1,6 @@
 """What needs torch: the model with hip's attention, the method, and the identity of both."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -55,10 +55,7 @@ class LoadedEngine:
             torch.cuda.set_device(loaded.device)
         runner = Runner(loaded.model, config.kv_dtype)
         _check_kernels(runner, folder.name)
-        method = make_method(config.method, config.method_settings)
-        if isinstance(method, HipMethod) and runner.device.type == "cuda":
-            # Not a setting of its own: a session serves other devices too.
-            method.dense_floor_tokens = min(runner.trained_tokens, GPU_DENSE_TOKENS)
+        method = _method(config, runner)
         rope = getattr(loaded.config, "rope_parameters", None) or {}
         identity = {
             "model_name": folder.name,
@@ -68,11 +65,17 @@ class LoadedEngine:
             "dtype": loaded.dtype,
             "kv_dtype": loaded.dtype if config.kv_dtype == "auto" else config.kv_dtype,
             "rope": {str(key): repr(value) for key, value in dict(rope).items()},
-            "method": {"name": config.method, **asdict(method.config)},
+            "method": _method_record(config, method),
         }
         # A query this far away is inside the trained window and beyond the reach of local heads.
         distance = min(1024, runner.trained_tokens // 2)
         return cls(runner, method, identity, loaded.dtype, loaded.device, distance)
+
+    def with_method(self, config: EngineConfig) -> "LoadedEngine":
+        """The same weights with the method that `config` names."""
+        method = _method(config, self.runner)
+        identity = {**self.identity, "method": _method_record(config, method)}
+        return replace(self, method=method, identity=identity)
 
     def chunk_tokens(self, config: EngineConfig, capacity_tokens: int) -> int:
         """Tokens of a document that pass through the model at once."""
@@ -80,6 +83,19 @@ class LoadedEngine:
             return config.prefill_chunk_tokens
         runner = self.runner
         return chunk_tokens(runner.layout, runner.model.config, capacity_tokens, runner.device)
+
+
+def _method(config: EngineConfig, runner: Runner) -> Method:
+    method: Method = make_method(config.method, config.method_settings)
+    if isinstance(method, HipMethod) and runner.device.type == "cuda":
+        # Not a setting of its own: a session serves other devices too.
+        method.dense_floor_tokens = min(runner.trained_tokens, GPU_DENSE_TOKENS)
+    return method
+
+
+def _method_record(config: EngineConfig, method: Method) -> dict[str, Any]:
+    """The method as a session's identity has it."""
+    return {"name": config.method, **asdict(method.config)}
 
 
 def _check_kernels(runner: Runner, name: str) -> None:

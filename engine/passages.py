@@ -1,12 +1,29 @@
-"""From voted pages to the passages that are reread."""
+"""From ranked pages to the passages that are reread, and the prompt they make."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hipcli.engine.store.pages import PAGE_TOKENS
+import numpy as np
+
+from hipcli.engine.methods.configs import PAGE_TOKENS
 
 # What surrounds a page when it is reread: a sentence may begin before it and end behind it.
 TOKENS_BEFORE = 32
 TOKENS_BEHIND = 64
+
+MIN_REREAD_TOKENS = 320
+MAX_REREAD_TOKENS = 4096
+
+# Between passages that are reread; the model has seen it mean "left out" in its training text.
+SEPARATOR = "\n...\n"
+
+
+def reread_budget_tokens(trained_tokens: int) -> int:
+    """Tokens of passages that are reread: a small part of what a model was trained on.
+
+    A small model loses the thread in long prompts; a large one may read more.
+    """
+    return min(max(trained_tokens // 24, MIN_REREAD_TOKENS), MAX_REREAD_TOKENS)
 
 
 @dataclass(slots=True)
@@ -47,3 +64,33 @@ def choose_passages(
             break
         passages = [*others, grown]
     return sorted(passages, key=lambda passage: passage.place, reverse=True)
+
+
+def reread_prompt(
+    context_ids: np.ndarray,
+    prefix_tokens: int,
+    ranking: list[int],
+    separator_ids: Sequence[int],
+    *,
+    budget_tokens: int,
+) -> np.ndarray:
+    """A short prompt in place of the context: scaffold and passages, a separator around each.
+
+    Args:
+        context_ids: int32 [N], the whole context.
+        prefix_tokens: how many of its first tokens are scaffold and instructions.
+        ranking: pages, the best one first.
+        separator_ids: `SEPARATOR` in tokens.
+        budget_tokens: how many tokens the passages may hold together.
+    """
+    separator = np.array(separator_ids, dtype=context_ids.dtype)
+    passages = choose_passages(
+        ranking,
+        first_token=prefix_tokens,
+        end_token=len(context_ids),
+        budget_tokens=budget_tokens,
+    )
+    parts = [context_ids[:prefix_tokens]]
+    for passage in passages:
+        parts += [separator, context_ids[passage.start : passage.end]]
+    return np.concatenate((*parts, separator))

@@ -29,6 +29,7 @@ class AskRequest:
             open the prompt again when passages are reread.
         inputs: the documents, in order.
         answer: auto, attend, share or reread.
+        evidence_count: how many pages with most votes the result names.
         generation: how the answer is generated.
         cache: where the context is saved.
         extra: JSON-able, kept in the session's manifest for the caller.
@@ -40,6 +41,7 @@ class AskRequest:
     inputs: tuple[InputRecord, ...] = ()
     question_span: tuple[int, int] | None = None
     answer: str = "auto"
+    evidence_count: int = 8
     generation: GenerationConfig = field(default_factory=GenerationConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     extra: dict[str, Any] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hipcli import output, settings, signals
-from hipcli.commands import ask, doctor, inspect, methods, models, sessions
+from hipcli.commands import ask, doctor, evaluate, inspect, methods, models, sessions
 from hipcli.console import Console
 from hipcli.engine.errors import HipError
 from hipcli.exit_codes import ExitCode
@@ -52,6 +52,7 @@ def build() -> Any:
     app.add_typer(sessions.build(), name="sessions")
     app.add_typer(models.build(), name="models")
     app.command("methods", cls=HelpfulCommand)(methods.methods)
+    app.command("eval", cls=HelpfulCommand)(evaluate.evaluate)
     app.command("doctor", cls=HelpfulCommand)(doctor.doctor)
     return typer.main.get_command(app)
 

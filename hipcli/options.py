@@ -306,6 +306,79 @@ TALK = (
     ),
 )
 
+
+def _changed(group: tuple[Option, ...], name: str, **changes: Any) -> Option:
+    """An option of a group that means a little more or less to another command."""
+    (option,) = (option for option in group if option.name == name)
+    return dataclasses.replace(option, **changes)
+
+
+# `hip eval`: lists are words with commas between them.
+EVAL = (
+    Option("tasks", str, "passkey", "Tasks, or all; --list names them.", metavar="NAMES"),
+    Option(
+        "haystacks",
+        str,
+        "",
+        "noise, prose, code; files when --haystack-files is given (default: files, else prose).",
+        metavar="NAMES",
+    ),
+    Option(
+        "haystack_files",
+        list,
+        (),
+        "Text or code to hide needles in: a file or a folder (repeatable).",
+        metavar="PATH",
+    ),
+    Option(
+        "lengths",
+        str,
+        "4k",
+        "Tokens of a prompt with its answer, as in 8k,32k,1m (k is 1,024).",
+        metavar="N,N",
+    ),
+    Option("depths", str, "0.1,0.5,0.9", "Places of the needles, 0 to 1.", metavar="D,D"),
+    Option("samples", int, 1, "Texts for each cell of the grid.", minimum=1, metavar="N"),
+    Option(
+        "out",
+        Path,
+        None,
+        "Add results to FILE, one JSON object a line; cells that are in it are not asked again.",
+        metavar="FILE",
+        in_file=False,
+    ),
+    Option(
+        "html", Path, None, "Write heat maps to FILE, a page that needs no other.", metavar="FILE"
+    ),
+    Option("limit_s", float, None, "Begin no cell after so many seconds.", metavar="S"),
+    Option(
+        "fidelity",
+        Path,
+        None,
+        "Instead of tasks: compare methods with dense attention on this text.",
+        metavar="FILE",
+        in_file=False,
+    ),
+    Option("list", bool, False, "List tasks, haystacks and baselines, and stop.", in_file=False),
+)
+
+EVAL_METHOD = (
+    _changed(METHOD, "method", help="Methods, or the baselines bm25 and oracle.", metavar="NAMES"),
+    *METHOD[1:],
+)
+EVAL_ANSWER = (
+    _changed(
+        ANSWER,
+        "answer",
+        help="Answer modes of the methods: auto, attend, share, reread.",
+        choices=(),
+        metavar="NAMES",
+    ),
+    _changed(ANSWER, "seed", help="Seed of all texts."),
+)
+# Every length is asked for, so nothing is cut.
+EVAL_MACHINE = tuple(option for option in MACHINE if option.name not in ("context_limit", "fit"))
+
 # The name of the help section for each group. `hip ask` takes all of these.
 SECTIONS = {
     "Model": MODEL + MODELS_DIR + MACHINE,
@@ -316,7 +389,7 @@ SECTIONS = {
     "Output": JSON + JSONL + OUTPUT + PROGRESS + TALK,
 }
 
-ALL = COUNT + tuple(option for group in SECTIONS.values() for option in group)
+ALL = COUNT + EVAL + tuple(option for group in SECTIONS.values() for option in group)
 
 
 def default_cache_dir() -> Path:

@@ -175,11 +175,16 @@ class Settings:
         mode = self.values.get("progress", "auto")
         return mode == "on" or (mode == "auto" and not self.values.get("quiet"))
 
-    def engine_config(self) -> EngineConfig:
-        given = {
+    def method_settings(self) -> dict[str, int]:
+        """Settings of the method that were given, by name."""
+        return {
             name: self.values[name] for name in _METHOD_SETTINGS if self.values[name] is not None
         }
-        return self._made(EngineConfig, models_dir=self.models_dir, method_settings=given)
+
+    def engine_config(self, **changes: Any) -> EngineConfig:
+        """The engine's config; `changes` are fields that do not come from options."""
+        made = {"models_dir": self.models_dir, "method_settings": self.method_settings()}
+        return self._made(EngineConfig, **made | changes)
 
     def generation_config(self) -> GenerationConfig:
         return self._made(GenerationConfig)

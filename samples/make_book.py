@@ -1,12 +1,14 @@
 """Writes a book of any length from a seed: chapters of generated prose with facts planted in it.
 
 A long text is needed wherever memory, speed or recall is tried out, and a real book would bring
-somebody's copyright along. The prose comes from the grammar in `book_grammar.txt`; a few sentences,
+somebody's copyright along. The prose is that of `hipcli.engine.evaluation.prose`; a few sentences,
 the facts, are set into it whose place, question and answer are known. The same seed gives the same
 book on every Python, in time linear in its length and without holding it in memory.
 
 Tokens are estimated as words times `TOKENS_PER_WORD`, so that no tokenizer is needed; a word is
 what `str.split` finds. Digits occur only in facts and chapter headings.
+
+hip must be installed.
 
 Run: python samples/make_book.py --tokens 100000 --seed 7 -o book.txt --facts facts.json
 Import: `write_book(out, num_words, seed) -> list[Fact]`, with this folder on `sys.path`
@@ -22,7 +24,9 @@ from pathlib import Path
 from random import Random
 from typing import TextIO
 
-from book_prose import Rules, draw, read_grammar, tell_noise, tell_prose
+from hipcli.engine.evaluation.draws import draw
+from hipcli.engine.evaluation.prose import Rules, read_grammar, tell_noise, tell_prose
+from hipcli.engine.evaluation.tasks import passkey_sentence
 
 # Measured on this prose with a byte-pair vocabulary of 49 thousand entries.
 TOKENS_PER_WORD = 1.33
@@ -112,8 +116,7 @@ def make_plants(num_plants: int, rng: Random) -> list[Plant]:
 
 def passkey_plant(passkey: str, depth: float) -> Plant:
     """The sentence that gives a passkey away, for a depth from 0.0 to 1.0."""
-    sentence = f"Remember this: the pass key is {passkey}. The pass key is {passkey}."
-    return Plant(depth, sentence, "What is the pass key?", passkey)
+    return Plant(depth, passkey_sentence(passkey), "What is the pass key?", passkey)
 
 
 def plant_passkey(text: str, passkey: str, depth: float) -> tuple[str, int]:

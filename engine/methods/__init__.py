@@ -78,6 +78,12 @@ def make_config(name: str, settings: dict[str, int]) -> Any:
         raise UsageError(f"method '{name}': {error}") from None
 
 
+def accepted(name: str, settings: dict[str, int]) -> dict[str, int]:
+    """Those of some settings that the method called `name` has."""
+    known = {f.name for f in dataclasses.fields(load(entry(name).config))}
+    return {key: value for key, value in settings.items() if key in known}
+
+
 def make_method(name: str, settings: dict[str, int]) -> Any:
     """A method with its config. Raises UsageError as `make_config` does."""
     return load(entry(name).method)(make_config(name, settings))

@@ -4,6 +4,7 @@ Where the pages lie is the business of a memory: `HostMemory` maps a session's f
 process, `DeviceMemory` keeps them on a GPU and copies to and from the files.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -35,6 +36,21 @@ class CheckedIndex:
     def __getitem__(self, layer: int) -> PageIndex:
         self._memory.compare(SUMMARY, layer, None)
         return self._layers[layer]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a store at one moment.
+
+    Args:
+        length: tokens in it.
+        pages: per layer the last page, [2, num_kv_heads, page_size, head_dim].
+        scales: per layer those of the last page, None where pages are not quantised.
+    """
+
+    length: int
+    pages: list[torch.Tensor]
+    scales: list[torch.Tensor | None]
 
 
 class KVStore:
@@ -294,6 +310,26 @@ class KVStore:
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on; full pages written again are summarised again."""
         self.length = min(self.length, length)
+
+    def tail(self) -> "Tail":
+        """A copy of the last page of each layer, for `rewind`."""
+        page = max(self.length - 1, 0) // PAGE_TOKENS
+        scales = [None if scales is None else scales[page].clone() for scales in self.scales]
+        return Tail(self.length, [pages[page].clone() for pages in self.pages], scales)
+
+    def rewind(self, tail: "Tail") -> None:
+        """Go back to the moment of `tail`: what was written since is forgotten.
+
+        Unlike `truncate` it brings back the last page as it was: tokens that join a quantised page
+        change the scale of those before them.
+        """
+        page = max(tail.length - 1, 0) // PAGE_TOKENS
+        for layer, (pages, scales) in enumerate(zip(tail.pages, tail.scales, strict=True)):
+            self.pages[layer][page].copy_(pages)
+            mine = self.scales[layer]
+            if mine is not None and scales is not None:
+                mine[page].copy_(scales)
+        self.truncate(tail.length)
 
 
 def _write_full(

@@ -31,6 +31,8 @@ EVERY = [
     ("models path", 0),
     ("models rm nosuch", 1),
     ("methods", 0),
+    ("eval --list", 0),
+    ("eval --tasks nosuch", 2),
     ("doctor", 1),
 ]
 
@@ -46,14 +48,14 @@ def test_json_is_pure_on_every_command(words: str, code: int) -> None:
 def test_version_and_help() -> None:
     assert run_hip("--version").out == f"hip {__version__}\n"
     shown = run_hip("--help").out
-    for command in ("ask", "inspect", "models", "sessions", "methods", "doctor"):
+    for command in ("ask", "inspect", "models", "sessions", "methods", "eval", "doctor"):
         assert f"\n  {command} " in shown
-    for absent in ("summarize", "chat", "eval", "bench"):
+    for absent in ("summarize", "chat", "bench"):
         assert f"\n  {absent} " not in shown
 
 
 @pytest.mark.parametrize(
-    "words", ["ask", "inspect", "doctor", "methods", "sessions rm", "models pull"]
+    "words", ["ask", "inspect", "doctor", "methods", "eval", "sessions rm", "models pull"]
 )
 def test_a_help_page_shows_examples_before_options(words: str) -> None:
     shown = run_hip(*words.split(), "--help").out

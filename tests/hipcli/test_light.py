@@ -27,6 +27,8 @@ LIGHT = [
     (["ask", "nowhere.txt", "Who?", "--context-limit", "none"], 2),
     (["sessions", "list"], 0),
     (["methods"], 0),
+    (["eval", "--list"], 0),
+    (["eval", "--tasks", "nosuch"], 2),
     (["inspect", "book.txt", "--count", "words"], 0),
 ]
 

@@ -1,4 +1,6 @@
-"""The prose of make_book.py: expands the grammar in `book_grammar.txt` into chapters without end.
+"""Generated prose: expands the grammar in `grammar.txt` into chapters without end.
+
+Haystacks of `hip eval` are made of it, and the books of `samples/make_book.py`.
 
 A chapter has a town, a keepsake that is looked for, a neighbour and a cast of four; each scene has
 a hero and another, of different sex so that pronouns are clear. No sentence is meant to come twice
@@ -7,16 +9,20 @@ in a book: alternatives are drawn like cards, and a sentence that was seen befor
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from random import Random
 
-GRAMMAR = Path(__file__).resolve().with_name("book_grammar.txt")
+from hipcli.engine.evaluation.draws import shuffled
+
+GRAMMAR = Path(__file__).resolve().with_name("grammar.txt")
 WORDS_PER_CHAPTER = 2500
 
 Rules = dict[str, list[list[str]]]
 
 
+@cache
 def read_grammar(path: Path = GRAMMAR) -> Rules:
     """The rules by name; an alternative is text and rule names in turn, beginning with text."""
     rules: Rules = {}
@@ -28,11 +34,6 @@ def read_grammar(path: Path = GRAMMAR) -> Rules:
         elif line and not line.startswith("#"):
             rules[name].append(re.split(r"\{(\w+)\}", line))
     return rules
-
-
-def draw(rng: Random, items: Sequence[str]) -> str:
-    """One of the items. Only `Random.random` is promised to give the same on every Python."""
-    return items[int(rng.random() * len(items))]
 
 
 class Teller:
@@ -52,10 +53,7 @@ class Teller:
         """An alternative of a rule; each is used once before any comes again."""
         bag = self.bags.get(name)
         if not bag:
-            bag = self.bags[name] = list(range(len(self.rules[name])))
-            for last in range(len(bag) - 1, 0, -1):
-                other = int(self.rng.random() * (last + 1))
-                bag[last], bag[other] = bag[other], bag[last]
+            bag = self.bags[name] = shuffled(self.rng, range(len(self.rules[name])))
         return self.rules[name][bag.pop()]
 
     def expand(self, name: str) -> str:

@@ -1,0 +1,58 @@
+"""`hip eval`: how good answers are, on generated tasks, and how near methods come to dense."""
+
+import typer
+
+from hipcli import formatting
+from hipcli.evaluating import EvalRun, listed
+from hipcli.opening import open_engine
+from hipcli.options import (
+    CACHE,
+    EVAL,
+    EVAL_ANSWER,
+    EVAL_MACHINE,
+    EVAL_METHOD,
+    JSON,
+    JSONL,
+    MODEL,
+    MODELS_DIR,
+    PROGRESS,
+    TALK,
+)
+from hipcli.output import SCHEMA_VERSION, StdoutSink
+from hipcli.settings import Settings, takes
+
+
+@takes(
+    EVAL, MODEL, MODELS_DIR, EVAL_MACHINE, EVAL_METHOD, EVAL_ANSWER, CACHE, JSON, JSONL, PROGRESS,
+    TALK,
+)  # fmt: skip
+def evaluate(context: typer.Context) -> int:
+    """Measure answers and evidence on generated tasks, at any length and depth.
+
+    \b
+    hip eval --tasks passkey,single --lengths 4k,8k --depths 0.1,0.5,0.9
+    hip eval --tasks all --lengths 32k --method hip,bm25 --out results.jsonl
+    hip eval --haystack-files src/ --tasks alike_8 --lengths 16k --html map.html
+    hip eval --fidelity book.txt --method hip,window
+    hip eval --list
+
+    Tasks are generated from a seed in tokens of the model at hand, in the manner of public suites
+    (RULER-style; the scores are not theirs). An interrupted run goes on where it stopped when
+    --out names the same file.
+    """
+    settings = Settings.of(context)
+    if settings.values["list"]:
+        _list(StdoutSink(context.obj), settings.output_format)
+        return 0
+    return EvalRun(context.obj, settings, StdoutSink(context.obj), open_engine).run()
+
+
+def _list(sink: StdoutSink, output_format: str) -> None:
+    kinds = listed()
+    if output_format != "text":
+        sink.write_json({"schema_version": SCHEMA_VERSION, **kinds})
+        return
+    rows = [
+        (kind, name, summary) for kind, names in kinds.items() for name, summary in names.items()
+    ]
+    sink.write(formatting.table(("KIND", "NAME", "WHAT IT IS"), rows))
