@@ -1,5 +1,6 @@
 """Settings of the engine: frozen, checked when made, defaults stated once."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,6 +72,8 @@ class EngineConfig:
     prefill_chunk_tokens: int = 0
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N")
         chunk = self.prefill_chunk_tokens
         if chunk < 0 or chunk % 64:
             raise ValueError(f"prefill_chunk_tokens is {chunk}; it must be 0 or a multiple of 64")

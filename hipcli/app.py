@@ -3,6 +3,7 @@
 `run` knows exit codes and catches; `_program` parses and calls and catches nothing.
 """
 
+import signal
 import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -97,7 +98,7 @@ def run(arguments: Sequence[str], console: Console) -> int:
         return _explain(error, console, received)
     if received:
         # The engine ended its answer in good order; the signal decides the exit code all the same.
-        console.line("Interrupted")
+        console.line("Terminated" if received[0] == signal.SIGTERM else "Interrupted")
         return 128 + received[0]
     return code
 
@@ -122,21 +123,21 @@ def _explain(error: BaseException, console: Console, received: list[int]) -> int
         # Help pages are printed by Typer itself, so this may be the first we hear of it.
         console.abandon_stdout()
         return ExitCode.CLOSED_PIPE
-    failure = _as_hip_error(error, interrupted=bool(received))
+    failure = _as_hip_error(error, received)
     if console.debug:
         console.write_stderr("".join(traceback.format_exception(error)))
     output.show_failure(console, failure)
     return int(EXIT_CODES.get(failure.code, ExitCode.FAILURE))
 
 
-def _as_hip_error(error: BaseException, interrupted: bool) -> HipError:
-    """`error` as something with a code, a message and a hint."""
+def _as_hip_error(error: BaseException, received: list[int]) -> HipError:
+    """`error` as something with a code, a message and a hint; `received` are the signals so far."""
     if isinstance(error, HipError):
         return error
-    if isinstance(error, signals.Terminated):
+    if signal.SIGTERM in received[:1]:
         return _failure("terminated", "Terminated", "")
     # A library may turn the KeyboardInterrupt it was struck by into an error of its own.
-    if isinstance(error, KeyboardInterrupt) or interrupted:
+    if isinstance(error, KeyboardInterrupt) or received:
         return _failure("interrupted", "Interrupted", "")
     if isinstance(error, _ParseError):
         return _usage_failure(error)

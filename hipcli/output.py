@@ -77,7 +77,7 @@ def open_sink(console: Console, path: Path | None) -> Iterator[Sink]:
         ) from error
     sink = FileSink()
     try:
-        with stream:
+        with _closing_quietly(stream):
             yield sink
             _complete(sink, stream, path, durable=not in_place)
         if not in_place:
@@ -87,6 +87,16 @@ def open_sink(console: Console, path: Path | None) -> Iterator[Sink]:
         if not in_place:
             with suppress(OSError):
                 partial.unlink()
+
+
+@contextmanager
+def _closing_quietly(stream: BinaryIO) -> Iterator[None]:
+    """Closes `stream` at the end; what it cannot write then, `_complete` has said already."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            stream.close()
 
 
 def _complete(sink: FileSink, stream: BinaryIO, path: Path, durable: bool) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name != "method")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
+# What makes no sense together: a session that is not used, renewed, required or named.
+_EXCLUSIVE = {"no_cache": ("refresh", "cached_only", "name"), "refresh": ("cached_only",)}
 Config = TypeVar("Config")
 _VALUES = "hipcli.values"
 _FROM_FILES = "hipcli.from_files"
@@ -185,13 +187,11 @@ class Settings:
         return self._made(GenerationConfig)
 
     def cache_config(self) -> CacheConfig:
-        if self.values["no_cache"]:
-            for other in ("refresh", "cached_only", "name"):
-                if self.values[other]:
-                    flag = "--" + other.replace("_", "-")
-                    raise UsageError(
-                        f"--no-cache and {flag} exclude one another", "give one of them"
-                    )
+        for one, others in _EXCLUSIVE.items():
+            for other in others:
+                if self.values[one] and self.values[other]:
+                    both = f"--{one} and --{other}".replace("_", "-")
+                    raise UsageError(f"{both} exclude one another", "give one of them")
         directory = None if self.values["no_cache"] else self.cache_root
         return self._made(CacheConfig, directory=directory)
 

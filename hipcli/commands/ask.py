@@ -7,7 +7,8 @@ import typer
 
 from hipcli import arguments, options
 from hipcli.asking import AskRun
-from hipcli.opening import make_request, open_engine
+from hipcli.checks import check_settings
+from hipcli.engine.errors import UsageError
 from hipcli.output import open_sink
 from hipcli.settings import Settings, takes
 
@@ -49,11 +50,15 @@ def ask(
     """
     settings = Settings.of(context)
     values = settings.values
+    if resume is None:
+        check_settings(settings)
+    elif values["no_cache"]:
+        raise UsageError("--resume and --no-cache exclude one another", "give one of them")
     asked = arguments.read_asked(
         context.obj, words or [], resume, question_file, values["files_from"], values["null"]
     )
     with open_sink(context.obj, values["output"]) as sink:
-        return AskRun(context.obj, settings, asked, sink, open_engine, make_request).run()
+        return AskRun(context.obj, settings, asked, sink).run()
 
 
 def with_resume_value(words: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hipcli import arguments, counting, formatting
+from hipcli.checks import check_reading
 from hipcli.console import Console
 from hipcli.engine.errors import ModelError
 from hipcli.material import input_rows
@@ -65,11 +66,12 @@ def inspect(
     settings = Settings.of(context)
     console: Console = context.obj
     values = settings.values
+    check_reading(settings)
     given = arguments.read_sources(console, sources or [], values["files_from"], values["null"])
     with console.libraries_kept_quiet(), open_sink(console, values["output"]) as sink:
         corpus = _read(console, settings, given)
         for warning in corpus.warnings:
-            console.warn(f"{warning.path}: {warning.message}" if warning.path else warning.message)
+            console.warn(warning.message)
         if text:
             from hipcli.prompts import render
 

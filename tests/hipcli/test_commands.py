@@ -186,7 +186,6 @@ def test_models(hub: list[str], tmp_path: Path) -> None:
 def test_the_first_question_fetches_the_default_model(
     hub: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import hipcli.opening
     from hipcli.app import run
     from hipcli.console import Console
     from tests.hipcli.fakes import Request
@@ -196,8 +195,7 @@ def test_the_first_question_fetches_the_default_model(
 
     fake = type("module", (), {"Engine": Engine})
     monkeypatch.setitem(__import__("sys").modules, "hipcli.engine.engine", fake)
-    monkeypatch.setattr("hipcli.commands.ask.make_request", Request)
-    monkeypatch.setattr("hipcli.commands.ask.open_engine", hipcli.opening.open_engine)
+    monkeypatch.setattr("hipcli.opening.make_request", Request)
     out, err = io.StringIO(), io.StringIO()
     assert run(["ask", "book.txt", "Who?"], Console(None, out, err)) == 0
     assert hub == ["smollm2"]
