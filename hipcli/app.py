@@ -14,24 +14,11 @@ from hipcli import output, settings, signals
 from hipcli.commands import ask, doctor, inspect, methods, models, sessions
 from hipcli.console import Console
 from hipcli.engine.errors import HipError
-from hipcli.exit_codes import ExitCode
+from hipcli.exit_codes import ExitCode, exit_code
 from hipcli.formatting import one_line
 from hipcli.help_page import HelpfulCommand, HelpfulGroup
 from hipcli.options import completion_requested
 from hipcli.version import __version__
-
-EXIT_CODES = {
-    "failure": ExitCode.FAILURE,
-    "model": ExitCode.FAILURE,
-    "session": ExitCode.FAILURE,
-    "internal": ExitCode.FAILURE,
-    "usage": ExitCode.USAGE,
-    "input_unusable": ExitCode.INPUT_UNUSABLE,
-    "does_not_fit": ExitCode.DOES_NOT_FIT,
-    "not_cached": ExitCode.NOT_CACHED,
-    "interrupted": ExitCode.INTERRUPTED,
-    "terminated": ExitCode.TERMINATED,
-}
 
 # Typer carries its own copy of Click, under a name that changed; this is its class of usage errors.
 _ParseError: Any = typer.BadParameter.__base__
@@ -127,7 +114,7 @@ def _explain(error: BaseException, console: Console, received: list[int]) -> int
     if console.debug:
         console.write_stderr("".join(traceback.format_exception(error)))
     output.show_failure(console, failure)
-    return int(EXIT_CODES.get(failure.code, ExitCode.FAILURE))
+    return exit_code(failure.code)
 
 
 def _as_hip_error(error: BaseException, received: list[int]) -> HipError:

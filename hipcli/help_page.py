@@ -8,7 +8,13 @@ from typer.core import TyperCommand, TyperGroup
 from hipcli.options import SECTIONS
 
 # Options that a command declares itself.
-_OWN = {"question_file": "Question", "resume": "Question", "count": "Shown", "text": "Shown"}
+_OWN = {
+    "question_file": "Question",
+    "batch": "Question",
+    "resume": "Question",
+    "count": "Shown",
+    "text": "Shown",
+}
 _SECTION_OF = {option.name: title for title, group in SECTIONS.items() for option in group} | _OWN
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from hipcli.engine.errors import HipError
 from hipcli.engine.events import Progress, Result
 from hipcli.material import Material
-from hipcli.output import SCHEMA_VERSION, AnswerWriter, Sink
+from hipcli.output import SCHEMA_VERSION, AnswerWriter, Sink, error_row
 
 if TYPE_CHECKING:
     from hipcli.prompts import Passage
@@ -39,12 +40,16 @@ class Report:
         sink: where to.
         output_format: text, json or jsonl.
         cite: True to list the passages after a text answer.
+        labels: fields that every event carries.
     """
 
-    def __init__(self, sink: Sink, output_format: str, cite: bool) -> None:
+    def __init__(
+        self, sink: Sink, output_format: str, cite: bool, labels: Mapping[str, Any] | None = None
+    ) -> None:
         self._sink = sink
         self._format = output_format
         self._cite = cite
+        self._labels = labels or {}
         self._answer = AnswerWriter(sink)
         self._has_text = False
 
@@ -62,6 +67,10 @@ class Report:
             self._has_text = True
             self._answer.write(text)
         self._event("token", text=text)
+
+    def error(self, failure: HipError) -> None:
+        """One of several answers failed; the others still come."""
+        self._event("error", schema_version=SCHEMA_VERSION, error=error_row(failure))
 
     def abandon(self) -> None:
         """Ends the line of an answer that will not be finished."""
@@ -82,7 +91,7 @@ class Report:
 
     def _event(self, name: str, **fields: Any) -> None:
         if self._format == "jsonl":
-            self._sink.write_json({"event": name, **fields})
+            self._sink.write_json({"event": name, **self._labels, **fields})
 
 
 def _footnotes(findings: Sequence[Finding]) -> list[str]:

@@ -7,6 +7,7 @@ import typer
 
 from hipcli import arguments, options
 from hipcli.asking import AskRun
+from hipcli.batch import Batch, BatchRun, parse_questions
 from hipcli.checks import check_settings
 from hipcli.engine.errors import UsageError
 from hipcli.output import open_sink
@@ -21,6 +22,14 @@ def ask(
         str | None,
         typer.Option(
             "--question-file", "-Q", metavar="FILE", help="Read the question from FILE; - is stdin."
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch",
+            metavar="FILE",
+            help="Answer every question of a JSONL file, each on its own; - is stdin.",
         ),
     ] = None,
     resume: Annotated[
@@ -41,6 +50,7 @@ def ask(
     hip ask --resume "And who received it?"
     git log | hip ask - "What changed in the parser?"
     hip ask paper.pdf -Q question.txt --json | jq .answer
+    hip ask paper.pdf --batch questions.jsonl --jsonl
 
     The answer goes to stdout, everything else to stderr. A second question about the same
     documents starts from the saved session and reads nothing again.
@@ -54,11 +64,18 @@ def ask(
         check_settings(settings)
     elif values["no_cache"]:
         raise UsageError("--resume and --no-cache exclude one another", "give one of them")
-    asked = arguments.read_asked(
-        context.obj, words or [], resume, question_file, values["files_from"], values["null"]
-    )
-    with open_sink(context.obj, values["output"]) as sink:
-        return AskRun(context.obj, settings, asked, sink).run()
+    console, listed = context.obj, (values["files_from"], values["null"])
+    if batch is not None:
+        if question_file is not None:
+            raise UsageError("--batch and -Q exclude one another", "give one of them")
+        content, sources = arguments.read_batch(console, words or [], resume, batch, *listed)
+        name = "the questions on stdin" if batch == arguments.STDIN else batch
+        questions = Batch(parse_questions(content, name), sources, resume)
+        with open_sink(console, values["output"]) as sink:
+            return BatchRun(console, settings, questions, sink).run()
+    asked = arguments.read_asked(console, words or [], resume, question_file, *listed)
+    with open_sink(console, values["output"]) as sink:
+        return AskRun(console, settings, asked, sink).run()
 
 
 def with_resume_value(words: Sequence[str]) -> list[str]:
