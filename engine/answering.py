@@ -90,14 +90,14 @@ class Answerer:
         ballot = Ballot(context_tokens, self.vote_distance_tokens, words)
         asking = QuestionPass(self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS)
         logits = self._run(question[head:], asking, context_tokens + head)
-        self.evidence = ballot.evidence(self.request.prefix_tokens, EVIDENCE_COUNT)
+        self.evidence = ballot.evidence(*self.request.votable, EVIDENCE_COUNT)
         self.mode = self._resolve_mode(context_tokens + len(question))
         if self.mode in ("dense", "attend"):
             return logits, AnswerPass(self.method)
         if self.mode == "reread":
             return self._reread(ballot, question)
         self.store.truncate(context_tokens)
-        pages = ballot.pages(self.request.prefix_tokens, self.budget_tokens)
+        pages = ballot.pages(*self.request.votable, self.budget_tokens)
         answering = AnswerPass(self.method, pages)
         return self._run(question, answering, context_tokens), answering
 
@@ -126,16 +126,22 @@ class Answerer:
             return "dense" if dense and wanted in ("attend", "share") else wanted
         # Well inside the trained window a small model already loses what it reads (docs/log.md).
         short = prompt_tokens <= max(MIN_SHORT_TOKENS, self.runner.trained_tokens // 4)
-        if dense and (short or self.method.name == "dense" or not self._reread_fits()):
+        if (
+            dense
+            and not self.request.focus
+            and (short or self.method.name == "dense" or not self._reread_fits())
+        ):
             return "dense"
         return "reread" if self._reread_fits() else "share"
 
     def _reread_tokens(self) -> int:
         """Budget of reread passages: a small part of what the model was trained on, within limits.
 
-        A small model loses the thread in long prompts; a large one may read more.
+        A small model loses the thread in long prompts; a large one may read more. Where the asker
+        says which part to read, the whole of it counts more than the thread.
         """
-        return min(max(self.runner.trained_tokens // 24, MIN_REREAD_TOKENS), MAX_REREAD_TOKENS)
+        share = 8 if self.request.focus else 24
+        return min(max(self.runner.trained_tokens // share, MIN_REREAD_TOKENS), MAX_REREAD_TOKENS)
 
     def _reread_fits(self) -> bool:
         request = self.request
@@ -162,10 +168,11 @@ class Answerer:
         """Scaffold and passages, a separator between any two: token ids int32."""
         ids, prefix = self.request.context_ids, self.request.prefix_tokens
         separator = np.array(self.separator_ids, dtype=ids.dtype)
+        first_token, end_token = self.request.votable
         passages = choose_passages(
-            ballot.ranking(prefix),
-            first_token=prefix,
-            end_token=len(ids),
+            ballot.ranking(first_token, end_token),
+            first_token=first_token,
+            end_token=end_token,
             budget_tokens=self._reread_tokens(),
         )
         parts = [ids[:prefix]]

@@ -11,7 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from hipcli import output, settings, signals
-from hipcli.commands import ask, doctor, inspect, methods, models, sessions
+from hipcli.commands import (
+    ask,
+    doctor,
+    inspect,
+    methods,
+    models,
+    resuming,
+    sessions,
+    summarize,
+)
 from hipcli.console import Console
 from hipcli.engine.errors import HipError
 from hipcli.exit_codes import ExitCode, exit_code
@@ -36,6 +45,7 @@ def build() -> Any:
     asks = 'SOURCE... "QUESTION" [OPTIONS]'
     app.command("ask", cls=HelpfulCommand, options_metavar=asks)(ask.ask)
     reads = "SOURCE... [OPTIONS]"
+    app.command("summarize", cls=HelpfulCommand, options_metavar=reads)(summarize.summarize)
     app.command("inspect", cls=HelpfulCommand, options_metavar=reads)(inspect.inspect)
     app.add_typer(sessions.build(), name="sessions")
     app.add_typer(models.build(), name="models")
@@ -94,7 +104,7 @@ def _program(arguments: list[str], console: Console) -> int | None:
     command = build()
     if completion_requested():
         command.main(args=arguments, prog_name="hip")
-    arguments = ask.with_resume_value(arguments)
+    arguments = resuming.with_resume_value(arguments)
     with command.make_context("hip", arguments, obj=console) as context:
         status: int | None = command.invoke(context)
     return status

@@ -83,7 +83,7 @@ def read_asked(
         raise _no_question(console, words)
     _check_question(console, question, words)
     if resume is not None:
-        _refuse_sources(words, files_from)
+        refuse_sources(words, files_from)
         return Asked(None, question, resume)
     stdin_taken = STDIN in (question_file, files_from)
     return Asked(read_sources(console, words, files_from, null, stdin_taken), question, None)
@@ -128,7 +128,7 @@ def read_batch(
     """
     _check_one_reader(words, {"--batch -": batch, "--files-from -": files_from})
     if resume is not None:
-        _refuse_sources(words, files_from)
+        refuse_sources(words, files_from)
     if batch == STDIN:
         content = console.read_stdin("hip ask book.pdf --batch - < questions.jsonl")
     else:
@@ -139,7 +139,7 @@ def read_batch(
     return content, read_sources(console, words, files_from, null, stdin_taken)
 
 
-def _refuse_sources(words: Sequence[str], files_from: str | None) -> None:
+def refuse_sources(words: Sequence[str], files_from: str | None) -> None:
     """A resumed session has its documents already."""
     if words or files_from is not None:
         raise UsageError(

@@ -12,6 +12,9 @@ _OWN = {
     "question_file": "Question",
     "batch": "Question",
     "resume": "Question",
+    "per": "Summary",
+    "words": "Summary",
+    "focus": "Summary",
     "count": "Shown",
     "text": "Shown",
 }
@@ -42,7 +45,7 @@ class HelpfulGroup(TyperGroup):
 
 
 def _format_sections(command: Any, ctx: Any, formatter: Any) -> None:
-    titles = ["Question", "Shown", *SECTIONS, "Other"]
+    titles = ["Summary", "Question", "Shown", *SECTIONS, "Other"]
     sections: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
     for parameter in command.get_params(ctx):
         if parameter.param_type_name == "option":

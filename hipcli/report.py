@@ -152,14 +152,15 @@ def ask_document(
         "timings": {name: round(seconds, 4) for name, seconds in measured.items()},
         "memory": memory,
         "citations": [],
-        "evidence": [_evidence_row(finding) for finding in findings],
+        "evidence": [evidence_row(finding) for finding in findings],
         "inputs": list(material.inputs),
         "session": asdict(result.session),
         "warnings": list(warnings),
     }
 
 
-def _evidence_row(finding: Finding) -> dict[str, Any]:
+def evidence_row(finding: Finding) -> dict[str, Any]:
+    """A row of `evidence[]`."""
     passage = finding.passage
     return {
         "path": passage.name,

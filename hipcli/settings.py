@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -68,7 +68,7 @@ def _parameter(option: Option) -> inspect.Parameter:
     counted = option.name == "verbose"
     callback: Callable[..., Any] | None = None
     if option.choices:
-        callback = _checked_choice(option)
+        callback = checked_choice(option.choices)
     elif option.name == "config":
         callback = _load_files
     info = typer.Option(
@@ -99,13 +99,15 @@ def _shown_default(option: Option) -> bool | str:
     )
 
 
-def _checked_choice(option: Option) -> Callable[[str | None], str | None]:
+def checked_choice(choices: Sequence[str]) -> Callable[[str | None], str | None]:
+    """A callback of Typer's that refuses what is not among `choices`, with a guess."""
+
     def check(value: str | None) -> str | None:
-        if value is None or value in option.choices:
+        if value is None or value in choices:
             return value
-        close = difflib.get_close_matches(value, option.choices, n=1)
+        close = difflib.get_close_matches(value, choices, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise typer.BadParameter(f"{value!r} is not one of {', '.join(option.choices)}{hint}")
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}{hint}")
 
     return check
 

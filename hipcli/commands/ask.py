@@ -1,6 +1,5 @@
 """`hip ask`: one question about documents, or about a saved session."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -8,7 +7,7 @@ import typer
 from hipcli import arguments, options
 from hipcli.asking import AskRun
 from hipcli.batch import Batch, BatchRun, parse_questions
-from hipcli.checks import check_settings
+from hipcli.commands.resuming import Resume, check_before_reading
 from hipcli.engine.errors import UsageError
 from hipcli.output import open_sink
 from hipcli.settings import Settings, takes
@@ -32,15 +31,7 @@ def ask(
             help="Answer every question of a JSONL file, each on its own; - is stdin.",
         ),
     ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            "--resume",
-            "-c",
-            metavar="[ID]",
-            help="Ask a saved session again (an id, its start, or a name; without it the latest).",
-        ),
-    ] = None,
+    resume: Resume = None,
 ) -> int:
     """Ask a question about files, folders, or what is piped in.
 
@@ -60,10 +51,7 @@ def ask(
     """
     settings = Settings.of(context)
     values = settings.values
-    if resume is None:
-        check_settings(settings)
-    elif values["no_cache"]:
-        raise UsageError("--resume and --no-cache exclude one another", "give one of them")
+    check_before_reading(settings, resume)
     console, listed = context.obj, (values["files_from"], values["null"])
     if batch is not None:
         if question_file is not None:
@@ -76,21 +64,3 @@ def ask(
     asked = arguments.read_asked(console, words or [], resume, question_file, *listed)
     with open_sink(console, values["output"]) as sink:
         return AskRun(console, settings, asked, sink).run()
-
-
-def with_resume_value(words: Sequence[str]) -> list[str]:
-    """`hip ask --resume` and `-c` may stand without a value, which Typer's options can't.
-
-    Returns:
-        The words, an empty value added to a `--resume` that is followed by an option or nothing.
-    """
-    words = list(words)
-    if words[:1] != ["ask"]:
-        return words
-    end = words.index("--") if "--" in words else len(words)
-    for position in range(1, end):
-        is_resume = words[position] in ("--resume", "-c")
-        following = words[position + 1] if position + 1 < len(words) else "-"
-        if is_resume and following.startswith("-"):
-            words[position] = "--resume="
-    return words
