@@ -37,6 +37,7 @@ class CacheConfig:
         refresh: read the documents again although a session matches.
         cached_only: answer from a saved session or fail with NotCachedError.
         name: a name for the session, for `--resume`.
+        branch: which fork of the session, as its manifest says; empty for none.
         max_bytes: saved contexts beyond this are removed, least recently used first; 0 means the
             smaller of 50 GiB and a quarter of the disk's free space.
     """
@@ -45,6 +46,7 @@ class CacheConfig:
     refresh: bool = False
     cached_only: bool = False
     name: str = ""
+    branch: str = ""
     max_bytes: int = 0
 
 

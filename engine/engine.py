@@ -98,15 +98,20 @@ class Engine:
     def _answer(self, request: AskRequest, started: float) -> Generator[Event, None, None]:
         loaded_at = time.perf_counter()
         self._check_fit(request)
-        context = yield from self._reader(request).read()
-        answerer = self._answerer(request, context.store)
-        yield Phase("answer")
+        from hipcli.engine.checked import CheckedAnswer
+
+        checked = CheckedAnswer(self._reader(request), lambda store: self._answerer(request, store))
         asked_at = time.perf_counter()
         stream = self.tokenizer.stream()
         pieces: list[str] = []
         first_at, count = asked_at, 0
         try:
-            for token in answerer.tokens():
+            for token in checked.events():
+                if not isinstance(token, int):
+                    if isinstance(token, Phase) and token.name == "answer" and not count:
+                        asked_at = time.perf_counter()
+                    yield token
+                    continue
                 count += 1
                 if count == 1:
                     first_at = time.perf_counter()
@@ -115,11 +120,12 @@ class Engine:
         except KeyboardInterrupt:
             if not count:
                 raise
-            answerer.finish_reason = "interrupted"
+            checked.answerer.finish_reason = "interrupted"
         pieces.append(stream.flush())
         if pieces[-1]:
             yield Token(-1, pieces[-1])
         ended = time.perf_counter()
+        context, answerer = checked.context, checked.answerer
         timings = {
             "load_s": loaded_at - started,
             "prefill_s": context.prefill_s,

@@ -55,3 +55,7 @@ class SessionError(HipError):
     """A session that is unknown, ambiguous, damaged, or written by a newer version."""
 
     code = "session"
+
+
+class DamagedSessionError(SessionError):
+    """A session whose files do not hold what was written to them."""

@@ -86,6 +86,8 @@ class PrefillPass:
             sink_tokens = geometry.sink_tokens
             selected = 0 if blocks is None else blocks.shape[2] * PAGE_TOKENS
             local_tokens = sink_tokens + selected + geometry.window_tokens + PAGE_TOKENS
+        first = geometry.window_start(part.end - q.shape[0])
+        store.check_attended(layer, blocks, PAGE_TOKENS, sink_tokens, first)
         plan = SparsePlan(
             no_blocks(len(part.window_starts), step) if blocks is None else blocks,
             part.window_starts,
@@ -134,6 +136,8 @@ def attend_tokens(
     dense = end if geometry.window_start(step.start) == 0 else 0
     local_tokens = max(sparse, dense)
     store = step.store
+    first = geometry.window_start(step.start)
+    store.check_attended(layer, blocks, block_size_k, geometry.sink_tokens, first)
     return sparse_decode(
         q,
         store.kv[layer],
@@ -179,6 +183,7 @@ class QuestionPass:
         """Page maxima fp32 [T, num_heads, pages of the context] and their log-sum-exp."""
         store, distance = step.store, self.ballot.distance_tokens
         context = self.ballot.context_tokens
+        store.check_keys(layer)
         rope, length = step.tables.first(distance + 1), store.seqlen_k(context)
         results = [
             vote(
@@ -298,12 +303,14 @@ class AnswerPass:
             blocks = blocks[:, blocks[0] >= 0]
         view = self._views.get(layer)
         if view is None or not view.fits(step, q.shape[0], window_start, blocks):
+            sinks = self.method.geometry.sink_tokens
+            step.store.check_attended(layer, blocks, self.block_size_k, sinks, window_start)
             view = PackedView.gather(
                 layer,
                 step,
                 window_start,
                 blocks,
-                sink_tokens=self.method.geometry.sink_tokens,
+                sink_tokens=sinks,
                 block_size_k=self.block_size_k,
                 spare_tokens=q.shape[0] + PAGE_TOKENS,
             )

@@ -101,8 +101,9 @@ class AskRun(Run):
             else:
                 if not key:
                     self._refuse_lone_key()
-                inquiry.open_session(key or None, view)
-            result = shown(inquiry.ask(question), lambda event: self._show(event, view))
+                inquiry.open_session(key or None, view, [question])
+            events = inquiry.ask(question, turns=inquiry.turns)
+            result = shown(events, lambda event: self._show(event, view))
             return self._finish(result, inquiry, view)
 
     def _refuse_lone_key(self) -> None:
@@ -125,6 +126,8 @@ class AskRun(Run):
             # Half an answer on the screen speaks for itself; in a file it must not stand.
             raise KeyboardInterrupt
         findings = inquiry.findings(result)
+        if self._settings.values["converse"] and result.finish_reason != "interrupted":
+            inquiry.keep_turn(self._asked.question, result)
         document = inquiry.document(result, findings, self._warnings, self._started_s)
         self._report.result(document, findings)
         self._summarise(result)

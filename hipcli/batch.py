@@ -106,11 +106,11 @@ class BatchRun(Run):
     def _work(self, view: ProgressView) -> int:
         questions = self._batch.questions
         with Inquiry(self._console, self._settings, self._warn, many=True) as inquiry:
+            texts = [question.text for question in questions]
             if self._batch.sources is not None:
-                texts = [question.text for question in questions]
                 inquiry.open_documents(self._batch.sources, view, texts)
             else:
-                inquiry.open_session(self._batch.session or None, view)
+                inquiry.open_session(self._batch.session or None, view, texts)
             for question in questions:
                 view.phase(f"question {len(self._answers) + 1} of {len(questions)}")
                 self._answer(question, inquiry, view)

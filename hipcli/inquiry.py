@@ -12,16 +12,18 @@ from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hipcli import opening
+from hipcli import opening, stale
 from hipcli.arguments import Sources
 from hipcli.checks import check_settings
 from hipcli.console import Console
-from hipcli.engine.errors import DoesNotFitError
+from hipcli.conversation import Turn, keep, turns_of
+from hipcli.engine.errors import DamagedSessionError, DoesNotFitError
 from hipcli.engine.events import Event, Result
 from hipcli.formatting import count, plural
 from hipcli.material import Material, Room, from_corpus, from_session, refuse_own_output
 from hipcli.progress import ProgressView
 from hipcli.report import Finding, ask_document, warning_row
+from hipcli.resumption import differences, kept_settings
 from hipcli.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,18 +32,7 @@ if TYPE_CHECKING:
     from hipcli.documents import Corpus
     from hipcli.engine.config import GenerationConfig
     from hipcli.engine.engine import Engine
-
-# A resumed session keeps these as they were unless the command line says otherwise: its keys and
-# values hold for no others.
-_KEPT_SETTINGS = (
-    "model",
-    "dtype",
-    "method",
-    "budget_tokens",
-    "window_tokens",
-    "sink_tokens",
-    "system",
-)
+    from hipcli.engine.sessions import SessionRecord
 
 # Room for a question that is not known yet when documents are cut to what fits.
 UNKNOWN_QUESTION_TOKENS = 512
@@ -60,6 +51,8 @@ class Inquiry:
     Attributes:
         engine, material: once `open` has run.
         timings: seconds of reading and counting.
+        turns: the conversation that a resumed session keeps.
+        stale: documents that changed since a resumed session was read.
     """
 
     engine: "Engine"
@@ -74,6 +67,8 @@ class Inquiry:
     ) -> None:
         self.settings = settings
         self.timings: dict[str, float] = {}
+        self.turns: tuple[Turn, ...] = ()
+        self.stale: list[str] = []
         self._console = console
         self._warn = warn
         self._many = many
@@ -113,37 +108,79 @@ class Inquiry:
         Raises:
             HipError: as reading, opening, and `from_corpus` do.
         """
-        config = self.settings.engine_config()
-        opening.require_model(config)
-        corpus = self._read(sources, view)
-        self.engine = opening.open_engine(self._console, config, view)
-        view.phase("counting tokens")
-        begun_s = time.perf_counter()
-        self.material = self._assemble(corpus, questions)
-        self.timings["tokenize_s"] = time.perf_counter() - begun_s
+        opening.require_model(self.settings.engine_config())
+        self._open_corpus(self._read(sources, view), view, questions)
 
-    def open_session(self, key: str | None, view: ProgressView) -> None:
+    def open_session(
+        self, key: str | None, view: ProgressView, questions: Sequence[str] = ()
+    ) -> None:
         """Takes up a saved session: by id, the start of an id, or name; None for the latest.
+
+        Files that changed since are read again, unless the settings say that this is no matter.
 
         Raises:
             HipError: as finding it and opening the engine do.
         """
         from hipcli.engine.sessions import SessionStore
+        from hipcli.prompts import remembered_documents
 
         view.phase("opening the session")
         store = SessionStore(self.settings.cache_root)
         record = store.find(key)
+        self.turns = turns_of(record)
+        self._cache = dataclasses.replace(self._cache, branch=record.branch)
         self.settings = self.settings.unless_given(record.extra.get("settings", {}))
         check_settings(self.settings)
+        for row in differences(record, self.settings):
+            self._warn(row)
+        changed = stale.changed(remembered_documents(record.extra.get("context", {})))
+        if changed and not self.settings.values["stale_ok"]:
+            what = f"{', '.join(changed)} changed since the session was read; it is read again"
+            self._warn(warning_row("source_changed", what))
+            return self._open_again(record, view, questions)
         self.engine = opening.open_engine(self._console, self.settings.engine_config(), view)
-        self.material = from_session(store, record, self.engine.tokenizer)
+        try:
+            self.material = from_session(store, record, self.engine.tokenizer)
+        except DamagedSessionError as error:
+            store.quarantine(record.path)
+            what = f"{error.message}; the documents are read again"
+            self._warn(warning_row("session_damaged", what))
+            return self._open_again(record, view, questions)
+        if changed:
+            self.stale = changed
+            what = f"{', '.join(changed)} changed since; the answer is about the former text"
+            self._warn(warning_row("source_stale", what))
+
+    def _open_again(
+        self, record: "SessionRecord", view: ProgressView, questions: Sequence[str]
+    ) -> None:
+        """The session's documents are read anew, as far as they differ; its name goes with them."""
+        from hipcli.prompts import remembered_documents
+
+        documents = remembered_documents(record.extra.get("context", {}))
+        corpus = stale.read_again(documents, self.settings.read_options(None))
+        if record.name and not self._cache.name:
+            self._cache = dataclasses.replace(self._cache, name=record.name)
+        self._open_corpus(corpus, view, questions)
+
+    def _open_corpus(self, corpus: "Corpus", view: ProgressView, questions: Sequence[str]) -> None:
+        self.engine = opening.open_engine(self._console, self.settings.engine_config(), view)
+        view.phase("counting tokens")
+        begun_s = time.perf_counter()
+        self.material = self._assemble(corpus, questions)
+        self.timings["tokenize_s"] = time.perf_counter() - begun_s
 
     def ask(
-        self, question: str, generation: "GenerationConfig | None" = None, **fields: Any
+        self,
+        question: str,
+        generation: "GenerationConfig | None" = None,
+        turns: Sequence[Turn] = (),
+        **fields: Any,
     ) -> Generator[Event, None, None]:
-        """The engine's events for one question, independent of all others.
+        """The engine's events for one question, independent of all others but those of `turns`.
 
         Args:
+            turns: questions and answers that this one follows on from.
             generation: how to generate, when not as the settings say.
             fields: of the engine's request, when not as the settings say.
 
@@ -155,18 +192,17 @@ class Inquiry:
         values, material = self.settings.values, self.material
         tokenizer = self.engine.tokenizer
         generation = generation or self.settings.generation_config()
-        ids = question_ids(question, tokenizer, values["system"])
+        ids = question_ids(question, tokenizer, values["system"], turns=turns)
         self._check_fits(len(ids), generation.max_new_tokens)
-        kept = {name: values[name] for name in _KEPT_SETTINGS}
         usual = {
             "context_ids": material.context.ids,
             "prefix_tokens": material.prefix_tokens,
             "question_ids": ids,
-            "question_span": question_range(question, tokenizer),
+            "question_span": question_range(question, tokenizer, turns=turns),
             "answer": values["answer"],
             "generation": generation,
             "cache": self._cache,
-            "extra": material.as_record(kept),
+            "extra": material.as_record(kept_settings(values)),
         }
         # What was read anew for the first question serves the others.
         self._cache = dataclasses.replace(self._cache, refresh=False)
@@ -191,7 +227,21 @@ class Inquiry:
         timings = {"ingest_s": 0.0, "tokenize_s": 0.0} | self.timings
         timings["total_s"] = time.perf_counter() - started_s
         description = self.engine.description
-        return ask_document(result, self.material, findings, description, timings, warnings)
+        document = ask_document(result, self.material, findings, description, timings, warnings)
+        document["session"] |= {"stale": self.stale, "turns": len(self.turns)}
+        return document
+
+    def keep_turn(self, question: str, result: Result) -> None:
+        """Lets the session keep a question and its answer; the next ones may follow on from it."""
+        from hipcli.engine.sessions import SessionStore
+
+        turn = (question, result.answer)
+        store = SessionStore(self.settings.cache_root)
+        reason = keep(store, result.session.id, self.turns, turn)
+        if reason:
+            self._warn(warning_row("turn_not_kept", f"the conversation is not kept: {reason}"))
+        else:
+            self.turns = (*self.turns, turn)
 
     def _read(self, sources: Sources, view: ProgressView) -> "Corpus":
         view.phase(f"reading {plural(len(sources.names), 'source')}")
@@ -212,7 +262,10 @@ class Inquiry:
 
         values, tokenizer = self.settings.values, self.engine.tokenizer
         system = values["system"]
-        lengths = [len(question_ids(question, tokenizer, system)) for question in questions]
+        lengths = [
+            len(question_ids(question, tokenizer, system, turns=self.turns))
+            for question in questions
+        ]
         longest = max(lengths, default=UNKNOWN_QUESTION_TOKENS)
         room = Room(self._limit_tokens(), longest, values["max_new_tokens"], values["fit"])
         material = from_corpus(corpus, tokenizer, system, room)

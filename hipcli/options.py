@@ -246,6 +246,20 @@ SESSION = (
     Option("name", str, "", "Name the saved session.", metavar="NAME"),
     Option("no_cache", bool, False, "Neither use nor save a session."),
     Option("refresh", bool, False, "Read everything anew even if a saved session matches."),
+    Option(
+        "converse",
+        bool,
+        False,
+        "Keep this question and its answer in the session: the next ones follow on from them.",
+        ("--continue",),
+        in_file=False,
+    ),
+    Option(
+        "stale_ok",
+        bool,
+        False,
+        "Resume a session as it is although its files have changed; the answer is marked.",
+    ),
     Option("cached_only", bool, False, "Stop (exit 5) when no saved session matches."),
 )
 
@@ -306,3 +320,11 @@ def default_cache_dir() -> Path:
 def user_config_file() -> Path:
     """The user's own configuration file, which need not exist."""
     return platformdirs.user_config_path("hip", appauthor=False) / "config.toml"
+
+
+def flag(name: str) -> str:
+    """The long flag of the option called `name`, as a user types it."""
+    for option in ALL:
+        if option.name == name and option.flags:
+            return option.flags[0].split("/")[0]
+    return "--" + name.replace("_", "-")

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 _METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name != "method")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
 # What makes no sense together: a session that is not used, renewed, required or named.
-_EXCLUSIVE = {"no_cache": ("refresh", "cached_only", "name"), "refresh": ("cached_only",)}
+_EXCLUSIVE = {
+    "no_cache": ("refresh", "cached_only", "name", "converse"),
+    "refresh": ("cached_only", "stale_ok"),
+}
 Config = TypeVar("Config")
 _VALUES = "hipcli.values"
 _FROM_FILES = "hipcli.from_files"
@@ -192,7 +195,7 @@ class Settings:
         for one, others in _EXCLUSIVE.items():
             for other in others:
                 if self.values[one] and self.values[other]:
-                    both = f"--{one} and --{other}".replace("_", "-")
+                    both = f"{options.flag(one)} and {options.flag(other)}"
                     raise UsageError(f"{both} exclude one another", "give one of them")
         directory = None if self.values["no_cache"] else self.cache_root
         return self._made(CacheConfig, directory=directory)

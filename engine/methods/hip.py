@@ -119,6 +119,7 @@ class HipMethod:
         self, layer: int, q: torch.Tensor, pages: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `Method.choose_blocks`."""
+        step.store.check_keys(layer, pages)
         return best_blocks(
             q,
             step.store.kv[layer],

@@ -3,13 +3,12 @@
 import dataclasses
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli.engine.errors import SessionError
+from hipcli.engine.errors import DamagedSessionError, SessionError
+from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.identity import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -17,6 +16,13 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 TOKENS = "tokens.i32"
+PROGRESS = "progress.json"
+PARTIAL_SUFFIX = ".partial"
+DIGEST = "digest"
+
+
+class NewerSessionError(SessionError):
+    """A session of a newer format than this version knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class Manifest:
         context_tokens: tokens of the finished context.
         tokens_sha256: of the token ids as little-endian int32.
         page_bytes, summary_bytes, num_layers: layout of the files.
+        seed: of the pages' checksums.
         identity: the record behind `key`.
         inputs: per document its shown name and content hash, in order.
         extra: what the caller keeps beside the context (where documents and pages begin).
@@ -44,6 +51,7 @@ class Manifest:
     page_bytes: int
     summary_bytes: int
     num_layers: int
+    seed: int
     identity: dict[str, Any]
     inputs: list[dict[str, str]]
     extra: dict[str, Any] = field(default_factory=dict)
@@ -54,37 +62,31 @@ class Manifest:
         """The manifest in `folder`.
 
         Raises:
-            SessionError: it is missing, damaged, or of a newer format.
+            NewerSessionError: it is of a newer format.
+            DamagedSessionError: it is missing, damaged, or of an older format.
         """
-        try:
-            data = json.loads((folder / MANIFEST).read_text("utf-8"))
-        except FileNotFoundError:
-            raise SessionError(f"session {folder.name} has no manifest") from None
-        except (OSError, ValueError) as error:
-            raise SessionError(f"session {folder.name} cannot be read: {error}") from None
-        if not isinstance(data, dict) or not isinstance(data.get("format_version"), int):
-            raise SessionError(f"session {folder.name} has a damaged manifest")
-        if data["format_version"] > FORMAT_VERSION:
-            raise SessionError(
-                f"session {folder.name} has format {data['format_version']}, newer than"
-                f" {FORMAT_VERSION}",
+        data = read_sealed(folder / MANIFEST)
+        version = data.get("format_version")
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise NewerSessionError(
+                f"session {folder.name[:12]} has format {version}, newer than {FORMAT_VERSION}",
                 "use the newer hip that wrote it, or remove it with: hip sessions rm",
             )
         names = {f.name for f in dataclasses.fields(cls)}
-        if set(data) != names:
-            raise SessionError(f"session {folder.name} has a damaged manifest")
+        if set(data) != names or version != FORMAT_VERSION:
+            raise DamagedSessionError(f"session {folder.name[:12]} is of another version of hip")
         return cls(**data)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, disk: Disk) -> None:
         """Write atomically into `folder`."""
-        write_json(folder / MANIFEST, dataclasses.asdict(self))
+        write_sealed(folder / MANIFEST, dataclasses.asdict(self), disk)
 
 
 def read_tokens(folder: Path, sha256: str) -> "np.ndarray":
     """Token ids of the context in `folder`, int32 [N].
 
     Raises:
-        SessionError: the file is missing, cut or changed.
+        DamagedSessionError: the file is missing, cut or changed.
     """
     # Listing sessions needs no numpy and should not wait for it.
     import numpy as np
@@ -92,22 +94,36 @@ def read_tokens(folder: Path, sha256: str) -> "np.ndarray":
     try:
         data = (folder / TOKENS).read_bytes()
     except OSError as error:
-        raise SessionError(f"session {folder.name} has no token ids: {error}") from None
+        raise DamagedSessionError(f"session {folder.name[:12]} has no token ids: {error}") from None
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise SessionError(f"session {folder.name}: its token ids are damaged")
+        raise DamagedSessionError(f"session {folder.name[:12]}: its token ids are damaged")
     return np.frombuffer(data, dtype="<i4").astype(np.int32)
 
 
-def write_json(path: Path, data: Any, *, sync: bool = True) -> None:
-    """Replace `path` by `data` as JSON: a reader sees the old file or the new one, never half."""
-    fd, temporary = tempfile.mkstemp(prefix=path.name, dir=path.parent)
+def write_sealed(path: Path, data: dict[str, Any], disk: Disk, *, sync: bool = True) -> None:
+    """Replace `path` by `data` as JSON with a digest of itself."""
+    # As it will be read: keys are strings, tuples are lists.
+    data = json.loads(json.dumps(data))
+    disk.write(path, json.dumps({**data, DIGEST: _digest(data)}).encode("ascii"), sync=sync)
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`, without its digest.
+
+    Raises:
+        DamagedSessionError: it is missing, or not what was written.
+    """
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(data, file)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        data = json.loads(path.read_bytes())
+        if isinstance(data, dict) and data.pop(DIGEST, None) == _digest(data):
+            return data
+        reason = "it was changed"
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is not JSON"
+    where = f"{path.name} of session {path.parent.name[:12]}"
+    raise DamagedSessionError(f"{where} cannot be used: {reason}")
+
+
+def _digest(data: dict[str, Any]) -> str:
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

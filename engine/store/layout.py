@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 PAGE_TOKENS = 64
 
@@ -20,7 +22,7 @@ class KVLayout:
     num_layers: int
     num_kv_heads: int
     head_dim: int
-    dtype: torch.dtype
+    dtype: "torch.dtype"
 
     @property
     def page_shape(self) -> tuple[int, int, int, int]:
@@ -56,3 +58,8 @@ def num_pages(num_tokens: int) -> int:
 def layer_files(folder: Path, layer: int) -> tuple[Path, Path]:
     """Files of a layer's pages and summaries inside a session's folder."""
     return folder / "kv" / f"{layer:03d}.pages", folder / "index" / f"{layer:03d}.bounds"
+
+
+def checksum_file(folder: Path) -> Path:
+    """File of the checksums of all pages inside a session's folder."""
+    return folder / "checksums.u32"

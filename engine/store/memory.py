@@ -7,12 +7,14 @@ thread copies finished pages to the files while the next chunk runs.
 import os
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
 from hipcli.engine.store.layout import KVLayout
 from hipcli.engine.store.mapping import AddressRange
 
@@ -21,6 +23,9 @@ STAGED_PAGES = 16
 
 
 LayerFiles = Sequence[tuple[Path, Path]]
+
+# Told of rows of a file on their way: the first one's number, and uint8 [n, bytes of a row].
+Seen = Callable[[int, np.ndarray], None]
 
 
 class HostMemory:
@@ -39,6 +44,8 @@ class HostMemory:
 
     def __init__(self, layout: KVLayout, capacity: int, device: torch.device) -> None:
         self._layout = layout
+        self._checks: PageChecks | None = None
+        self._bytes: list[tuple[np.ndarray, np.ndarray]] = []
         self._ranges: list[tuple[AddressRange, AddressRange]] = []
         self.pages: list[torch.Tensor] = []
         self.summaries: list[torch.Tensor] = []
@@ -49,18 +56,39 @@ class HostMemory:
             self.pages.append(pages.tensor(layout.dtype, (capacity, *layout.page_shape)))
             summaries = index.tensor(layout.dtype, (capacity, *layout.summary_shape))
             self.summaries.append(summaries.transpose(0, 1))
+            self._bytes.append((_as_bytes(self.pages[-1], 2), _as_bytes(summaries, 1)))
 
-    def attach(self, files: LayerFiles, file_pages: int, *, shared: bool) -> None:
+    def attach(
+        self, files: LayerFiles, file_pages: int, checks: PageChecks, *, shared: bool
+    ) -> None:
         """Map the files; with `shared` what is written reaches them."""
+        self._checks = checks
         for (page_file, index_file), (pages, index) in zip(files, self._ranges, strict=True):
             pages.map_file(page_file, file_pages * self._layout.page_bytes, shared=shared)
             index.map_file(index_file, file_pages * self._layout.summary_bytes, shared=shared)
 
     def load(self, first: int, last: int) -> None:
-        """Nothing to do: the mapping is the pages."""
+        """The mapping is the pages; each is compared with its checksums when it is first used."""
+        if self._checks is not None:
+            self._checks.expect(first, last)
+
+    def compare(self, part: int, layer: int, pages: torch.Tensor | None) -> None:
+        """Compare pages (None: all) with their checksums, as `PageChecks.compare` says."""
+        if self._checks is not None:
+            wanted = None if pages is None else pages.numpy()
+            self._checks.compare(part, layer, wanted, self._rows(part, layer))
+
+    def _rows(self, part: int, layer: int) -> np.ndarray:
+        pages, index = self._bytes[layer]
+        return index[:, 0] if part == SUMMARY else pages[:, (KEYS, VALUES).index(part)]
 
     def save(self, first: int, last: int) -> int:
-        """Pages are in the file as they are written."""
+        """Pages are in the file as they are written; what is left to write are checksums."""
+        if self._checks is not None:
+            for layer in range(self._layout.num_layers):
+                for part in (KEYS, VALUES, SUMMARY):
+                    rows = self._rows(part, layer)[first:last]
+                    self._checks.record(part, layer, first, rows)
         return last
 
     def flush(self) -> None:
@@ -94,27 +122,45 @@ class DeviceMemory:
             for shape in shapes
         )
         self._files: LayerFiles = ()
+        self._checks: PageChecks | None = None
         self._pending: deque[tuple[int, Future[None]]] = deque()
         self._saved = 0
         self._thread = ThreadPoolExecutor(1, "hip-save")
         weakref.finalize(self, self._thread.shutdown, wait=False, cancel_futures=True)
 
-    def attach(self, files: LayerFiles, file_pages: int, *, shared: bool) -> None:
+    def attach(
+        self, files: LayerFiles, file_pages: int, checks: PageChecks, *, shared: bool
+    ) -> None:
         """Take the files to load from and, with `shared`, to save to."""
-        self._files = files
+        self._files, self._checks = files, checks
 
     def load(self, first: int, last: int) -> None:
-        """Copy pages [first, last) and their summaries from the files to the device."""
+        """Copy pages [first, last) and their summaries from the files to the device.
+
+        Raises:
+            DamagedSessionError: one of them is not what was written.
+        """
+        if self._checks is None:
+            return
         self._saved = last
+        self._checks.expect(first, last)
         copier = _Copier(self._layout, self._device, self._now())
         for layer, (page_file, index_file) in enumerate(self._files):
-            copier.read(page_file, self.pages[layer], first, last)
-            copier.read(index_file, self.summaries[layer].transpose(0, 1), first, last)
+            pages, index = _per_part(self._checks.compare_rows, layer)
+            copier.read(page_file, self.pages[layer], first, last, pages)
+            copier.read(index_file, self.summaries[layer].transpose(0, 1), first, last, index)
         copier.finish()
+
+    def compare(self, part: int, layer: int, pages: torch.Tensor | None) -> None:
+        """Nothing to do: pages are compared on their way to the device."""
 
     def save(self, first: int, last: int) -> int:
         """Start copying pages [first, last) to the files; how many pages have arrived so far."""
-        job = self._thread.submit(self._write, self._files, first, last, self._now())
+        if self._checks is None:
+            return last
+        job = self._thread.submit(
+            self._write, self._files, self._checks, (first, last), self._now()
+        )
         self._pending.append((last, job))
         self._collect(wait=False)
         return self._saved
@@ -138,12 +184,46 @@ class DeviceMemory:
             self._saved = last
 
     def _write(
-        self, files: LayerFiles, first: int, last: int, ready: "torch.cuda.Event | None"
+        self,
+        files: LayerFiles,
+        checks: PageChecks,
+        pages: tuple[int, int],
+        ready: "torch.cuda.Event | None",
     ) -> None:
         copier = _Copier(self._layout, self._device, ready)
         for layer, (page_file, index_file) in enumerate(files):
-            copier.write(page_file, self.pages[layer], first, last)
-            copier.write(index_file, self.summaries[layer].transpose(0, 1), first, last)
+            page_seen, index_seen = _per_part(checks.record, layer)
+            copier.write(page_file, self.pages[layer], *pages, page_seen)
+            copier.write(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
+
+
+def _as_bytes(rows: torch.Tensor, parts: int) -> np.ndarray:
+    """A contiguous tensor on the CPU as uint8 [rows, parts, bytes of a part]; shares its memory."""
+    flat: np.ndarray = rows.flatten().view(torch.uint8).numpy()
+    return flat.reshape(len(rows), parts, -1)
+
+
+def _per_part(act: Callable[[int, int, int, np.ndarray], None], layer: int) -> tuple[Seen, Seen]:
+    """`act(part, layer, first, rows)` for rows of a page file, and of an index file."""
+
+    def pages(first: int, rows: np.ndarray) -> None:
+        halves = rows.reshape(len(rows), 2, -1)
+        act(KEYS, layer, first, halves[:, 0])
+        act(VALUES, layer, first, halves[:, 1])
+
+    def index(first: int, rows: np.ndarray) -> None:
+        act(SUMMARY, layer, first, rows)
+
+    return pages, index
+
+
+# A piece on its way to a file: turn of its buffer, first row, number of rows, bytes.
+_Waiting = tuple[int, int, int, memoryview]
+
+
+def _rows_of(raw: memoryview, count: int) -> np.ndarray:
+    """uint8 [count, bytes of a row]."""
+    return np.frombuffer(raw, np.uint8).reshape(count, -1)
 
 
 class _Copier:
@@ -178,21 +258,22 @@ class _Copier:
         row_bytes = rows[0].numel() * rows.element_size()
         step = max(1, self._buffers[0].numel() // row_bytes)
         starts = range(first, last, step)
-        return [(start * row_bytes, rows[start : min(start + step, last)]) for start in starts]
+        return [(start, rows[start : min(start + step, last)]) for start in starts]
 
-    def read(self, path: Path, rows: torch.Tensor, first: int, last: int) -> None:
+    def read(self, path: Path, rows: torch.Tensor, first: int, last: int, seen: Seen) -> None:
         """Rows [first, last) of the file become those of the tensor, asynchronously."""
         with open(path, "rb", buffering=0) as file:
-            for offset, piece in self._pieces(rows, first, last):
+            for start, piece in self._pieces(rows, first, last):
                 if self._events:
                     self._events[self._turn ^ 1].synchronize()
                 tensor, raw = self._staged(piece)
-                done = 0
+                done, offset = 0, start * (len(raw) // len(piece))
                 while done < len(raw):
                     count = os.preadv(file.fileno(), [raw[done:]], offset + done)
                     if count == 0:
                         raise OSError(f"{path.name} is shorter than it was")
                     done += count
+                seen(start, _rows_of(raw, len(piece)))
                 if self._stream is None:
                     piece.copy_(tensor)
                     continue
@@ -200,15 +281,15 @@ class _Copier:
                     piece.copy_(tensor, non_blocking=True)
                     self._events[self._turn].record()
 
-    def write(self, path: Path, rows: torch.Tensor, first: int, last: int) -> None:
+    def write(self, path: Path, rows: torch.Tensor, first: int, last: int, seen: Seen) -> None:
         """Rows [first, last) of the tensor become those of the file.
 
         While one piece is written to the file the next one comes from the device.
         """
         fd = os.open(path, os.O_WRONLY)
         try:
-            waiting: tuple[int, int, memoryview] | None = None
-            for offset, piece in self._pieces(rows, first, last):
+            waiting: _Waiting | None = None
+            for start, piece in self._pieces(rows, first, last):
                 tensor, raw = self._staged(piece)
                 if self._stream is None:
                     tensor.copy_(piece)
@@ -216,19 +297,20 @@ class _Copier:
                     with torch.cuda.stream(self._stream):
                         tensor.copy_(piece, non_blocking=True)
                         self._events[self._turn].record()
-                self._put(fd, waiting)
-                waiting = (self._turn, offset, raw)
-            self._put(fd, waiting)
+                self._put(fd, waiting, seen)
+                waiting = (self._turn, start, len(piece), raw)
+            self._put(fd, waiting, seen)
         finally:
             os.close(fd)
 
-    def _put(self, fd: int, waiting: tuple[int, int, memoryview] | None) -> None:
+    def _put(self, fd: int, waiting: _Waiting | None, seen: Seen) -> None:
         if waiting is None:
             return
-        turn, offset, raw = waiting
+        turn, start, count, raw = waiting
         if self._events:
             self._events[turn].synchronize()
-        done = 0
+        seen(start, _rows_of(raw, count))
+        done, offset = 0, start * (len(raw) // count)
         while done < len(raw):
             done += os.pwrite(fd, raw[done:], offset + done)
 

@@ -8,12 +8,31 @@ from pathlib import Path
 
 import torch
 
-from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout, layer_files, num_pages
+from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
+from hipcli.engine.store.layout import (
+    PAGE_TOKENS,
+    KVLayout,
+    checksum_file,
+    layer_files,
+    num_pages,
+)
 from hipcli.engine.store.memory import DeviceMemory, HostMemory
 from hipcli.kernels.page_index import update_page_index_
 from hipcli.kernels.types import PagedKV, PageIndex
 
 __all__ = ["PAGE_TOKENS", "KVLayout", "KVStore", "layer_files", "num_pages"]
+
+
+class CheckedIndex:
+    """The summaries per layer; those from a session's files are compared when first asked for."""
+
+    def __init__(self, memory: HostMemory | DeviceMemory, layers: list[PageIndex]) -> None:
+        self._memory = memory
+        self._layers = layers
+
+    def __getitem__(self, layer: int) -> PageIndex:
+        self._memory.compare(SUMMARY, layer, None)
+        return self._layers[layer]
 
 
 class KVStore:
@@ -28,7 +47,8 @@ class KVStore:
     Attributes:
         pages: per layer [capacity_pages, 2, num_kv_heads, page_size, head_dim].
         kv: per layer the same as keys, values and page table.
-        index: per layer the summaries of all full pages.
+        index: per layer the summaries of all full pages; asking for those of a layer raises
+            DamagedSessionError when they are not what was written.
         length: tokens of which every layer has been written.
     """
 
@@ -50,10 +70,12 @@ class KVStore:
         self.pages: list[torch.Tensor] = self._memory.pages
         table = torch.arange(capacity, dtype=torch.int32, device=self.device)
         self.kv = [PagedKV(pages[:, 0], pages[:, 1], table) for pages in self.pages]
-        self.index = [
+        self._index = [
             PageIndex("bounds", summaries, None, PAGE_TOKENS)
             for summaries in self._memory.summaries
         ]
+        self.index = CheckedIndex(self._memory, self._index)
+        self._checks: PageChecks | None = None
         self._seqlen_k = self.filled(0)
         self._seqlen = 0
 
@@ -67,20 +89,85 @@ class KVStore:
             self._seqlen_k, self._seqlen = self.filled(tokens), tokens
         return self._seqlen_k
 
-    def map_session(self, folder: Path, file_tokens: int, tokens: int, *, shared: bool) -> None:
+    def map_session(
+        self, folder: Path, file_tokens: int, tokens: int, seed: int, *, shared: bool
+    ) -> None:
         """Lay a session's files under the store, whose `length` becomes `tokens`.
 
         Args:
             folder: the session's folder.
             file_tokens: tokens the files have room for.
             tokens: how many of them are there.
+            seed: of the files' checksums.
             shared: True while building (`save` writes to the files), False to read.
+
+        Raises:
+            DamagedSessionError: pages are not what was written. On a CPU only the last page is
+                looked at here, the others when they are used.
         """
-        files = [layer_files(folder, layer) for layer in range(self.layout.num_layers)]
+        pages, layers = num_pages(file_tokens), self.layout.num_layers
+        files = [layer_files(folder, layer) for layer in range(layers)]
         resident = num_pages(self.length) if self.length >= tokens else self.length // PAGE_TOKENS
-        self._memory.attach(files, num_pages(file_tokens), shared=shared)
+        if self._checks is None:
+            path = checksum_file(folder)
+            self._checks = PageChecks(path, pages, layers, seed, writable=shared)
+        self._memory.attach(files, pages, self._checks, shared=shared)
         self._memory.load(resident, num_pages(tokens))
         self.length = tokens
+        if tokens % PAGE_TOKENS and resident < num_pages(tokens):
+            # What follows the context is written into its last page.
+            last = torch.tensor([tokens // PAGE_TOKENS])
+            for layer in range(layers):
+                for part in (KEYS, VALUES, SUMMARY):
+                    self._memory.compare(part, layer, last)
+
+    def check_keys(self, layer: int, pages: torch.Tensor | None = None) -> None:
+        """Compare the keys of pages (None: of all) with their checksums, once.
+
+        To be called before keys are read that may have come from a session's files.
+
+        Args:
+            layer: which layer.
+            pages: integers of any shape, -1 for none.
+
+        Raises:
+            DamagedSessionError: they are not what was written.
+        """
+        self._memory.compare(KEYS, layer, None if pages is None else pages.flatten())
+
+    def check_attended(
+        self,
+        layer: int,
+        blocks: torch.Tensor | None,
+        block_size_k: int,
+        sink_tokens: int,
+        window_start: int,
+    ) -> None:
+        """Compare, once, keys and values that queries are about to attend.
+
+        Args:
+            layer: which layer.
+            blocks: selected blocks, of any shape, -1 for none; None for no selection.
+            block_size_k: tokens of a block.
+            sink_tokens: attended too.
+            window_start: everything from here on is attended; 0 for all.
+
+        Raises:
+            DamagedSessionError: they are not what was written.
+        """
+        if self._checks is None or self.backend != "cpu" or self._checks.settled(layer):
+            return
+        pages = None
+        if window_start > 0:
+            parts = [
+                torch.arange(num_pages(sink_tokens)),
+                torch.arange(window_start // PAGE_TOKENS, num_pages(self.length)),
+            ]
+            if blocks is not None:
+                parts.append(blocks.flatten().long() * block_size_k // PAGE_TOKENS)
+            pages = torch.cat(parts)
+        self._memory.compare(KEYS, layer, pages)
+        self._memory.compare(VALUES, layer, pages)
 
     def save(self, start: int, end: int) -> int:
         """Write the pages of tokens [start, end) to the session's files, maybe later.
@@ -154,7 +241,7 @@ class KVStore:
         """Summarise the pages that hold the newest of `seqlen_k` (int32 [1]) tokens."""
         kv = self.kv[layer]
         update_page_index_(
-            self.index[layer],
+            self._index[layer],
             kv.k_pages,
             kv.page_table,
             seqlen_k,

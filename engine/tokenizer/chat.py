@@ -53,6 +53,7 @@ class Rendered:
 
 SYSTEM_MARK = _SYSTEM
 PLAIN_SUFFIX = "\n\nAnswer:"
+PLAIN_BETWEEN = "\n\n"
 
 
 class TemplateFailure(Exception):
@@ -104,6 +105,29 @@ class ChatTemplate:
             return self._render(messages, generation=False).partition(_ANSWER)[2]
         except TemplateFailure:
             return ""
+
+    def around_turns(self, count: int) -> tuple[str, ...]:
+        """What the template writes around the texts of `count` answered questions and one more.
+
+        Returns:
+            2 * count + 2 parts: before the first question, behind it, behind its answer, ...,
+            behind the last question.
+
+        Raises:
+            TemplateFailure: it does not show every text once, in order.
+        """
+        marks = [f"\ue0a6{place}\ue0a7" for place in range(2 * count + 1)]
+        roles = ("user", "assistant")
+        text = self._render(
+            [{"role": roles[place % 2], "content": mark} for place, mark in enumerate(marks)]
+        )
+        parts = []
+        for mark in marks:
+            before, _, text = text.partition(mark)
+            parts.append(before)
+        if any(mark in part for part in (*parts, text) for mark in marks) or not text:
+            raise TemplateFailure("the template does not show a conversation's texts once each")
+        return (*parts, text)
 
     def _render(self, messages: Sequence[Message], generation: bool = True) -> str:
         try:

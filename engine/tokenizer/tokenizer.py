@@ -13,6 +13,7 @@ import tokenizers
 
 from hipcli.engine.errors import ModelError
 from hipcli.engine.tokenizer.chat import (
+    PLAIN_BETWEEN,
     PLAIN_SUFFIX,
     SYSTEM_MARK,
     ChatTemplate,
@@ -120,6 +121,22 @@ class Tokenizer:
         return Scaffold(
             tuple(self._with_one_bos(prefix)), tuple(self._markup(rendered.after)), template
         )
+
+    def turns(self, count: int) -> tuple[tuple[int, ...], ...]:
+        """The ids between the texts of `count` answered questions and one more.
+
+        Returns:
+            2 * count + 1 parts: behind the first question, behind its answer, ..., behind the last
+            question, where the model begins to answer. Without a usable template those of the
+            plain scaffold.
+        """
+        try:
+            if self._template is None:
+                raise TemplateFailure("no template")
+            parts = self._template.around_turns(count)[1:]
+        except TemplateFailure:
+            parts = (PLAIN_SUFFIX + " ", PLAIN_BETWEEN) * count + (PLAIN_SUFFIX,)
+        return tuple(tuple(self._markup(part)) for part in parts)
 
     @cached_property
     def stop_ids(self) -> frozenset[int]:

@@ -19,6 +19,7 @@ __all__ = [
     "Warning_",
     "parse_file_list",
     "printable_name",
+    "read_again",
     "read_sources",
 ]
 
@@ -32,3 +33,10 @@ def read_sources(
     from hipcli.documents import sources as implementation
 
     return implementation.read_sources(sources, options, progress)
+
+
+def read_again(named: Sequence[tuple[str, str]], options: ReadOptions) -> Corpus:
+    """Read files under names they had before; see `hipcli.documents.sources.read_again`."""
+    from hipcli.documents import sources as implementation
+
+    return implementation.read_again(named, options)

@@ -43,7 +43,15 @@ def read_sources(
         InputError: a source is missing, nothing gives text, or (`strict`) some input is partial.
         UsageError: no source, "-" twice or without standard input, a pattern that is none.
     """
-    items = expand(sources, options)
+    return _read(expand(sources, options), options, progress)
+
+
+def read_again(named: Sequence[tuple[str, str]], options: ReadOptions) -> Corpus:
+    """Read files under names they had before: (name, absolute path) of each. Raises InputError."""
+    return _read([Item(name, path) for name, path in named], options, None)
+
+
+def _read(items: list[Item], options: ReadOptions, progress: Progress | None) -> Corpus:
     inputs, warnings = [], []
     for index, item in enumerate(items):
         if progress is not None:

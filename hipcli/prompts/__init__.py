@@ -1,7 +1,13 @@
 """Documents and question to the token ids of a prompt, and from tokens back to page and line."""
 
 from hipcli.prompts.assemble import assemble, question_ids, question_range
-from hipcli.prompts.context import Context, DocumentSpan, Passage, TextSpan
+from hipcli.prompts.context import (
+    Context,
+    DocumentSpan,
+    Passage,
+    TextSpan,
+    remembered_documents,
+)
 from hipcli.prompts.fit import fit
 from hipcli.prompts.layout import render
 
@@ -14,5 +20,6 @@ __all__ = [
     "fit",
     "question_ids",
     "question_range",
+    "remembered_documents",
     "render",
 ]

@@ -47,6 +47,8 @@ class PromptTokenizer(Protocol):
 
     def scaffold(self, system: str | None) -> ChatScaffold: ...
 
+    def turns(self, count: int) -> Sequence[Sequence[int]]: ...
+
 
 def assemble(corpus: Corpus, tokenizer: PromptTokenizer, system: str | None) -> Context:
     """The context: chat scaffold up to the user's turn, introduction, delimited documents.
@@ -71,6 +73,7 @@ def question_ids(
     tokenizer: PromptTokenizer,
     system: str | None,
     instruction: str = INSTRUCTION,
+    turns: Sequence[tuple[str, str]] = (),
 ) -> list[int]:
     """What follows the context: the question, the end of the user's turn, the model's header.
 
@@ -78,17 +81,42 @@ def question_ids(
         question: the user's words; encoded literally, like the documents.
         system: as for `assemble`.
         instruction: how to answer; may be empty.
+        turns: questions with their answers that stand between the context and this question.
     """
+    asked = _encode(_question_texts(question, instruction), tokenizer)
+    if not turns:
+        return asked + [int(token) for token in tokenizer.scaffold(system).suffix_ids]
+    return _turn_ids(turns, tokenizer, instruction) + asked + list(tokenizer.turns(len(turns))[-1])
+
+
+def _turn_ids(
+    turns: Sequence[tuple[str, str]], tokenizer: PromptTokenizer, instruction: str
+) -> list[int]:
+    """Questions and answers as the model's template writes them, up to the next question."""
+    between = tokenizer.turns(len(turns))
     ids: list[int] = []
-    for text in _question_texts(question, instruction):
-        ids += tokenizer.encode(text).ids.tolist() if text else []
-    return ids + [int(token) for token in tokenizer.scaffold(system).suffix_ids]
+    for place, (question, answer) in enumerate(turns):
+        ids += _encode(_question_texts(question, instruction), tokenizer)
+        ids += between[2 * place]
+        ids += _encode([drop_surrogates(answer.strip())], tokenizer)
+        ids += between[2 * place + 1]
+    return ids
 
 
-def question_range(question: str, tokenizer: PromptTokenizer) -> tuple[int, int]:
-    """Which of the `question_ids` are the user's own words: [start, end)."""
+def _encode(texts: Sequence[str], tokenizer: PromptTokenizer) -> list[int]:
+    return [int(token) for text in texts if text for token in tokenizer.encode(text).ids]
+
+
+def question_range(
+    question: str,
+    tokenizer: PromptTokenizer,
+    instruction: str = INSTRUCTION,
+    turns: Sequence[tuple[str, str]] = (),
+) -> tuple[int, int]:
+    """Which of the `question_ids` of the same turns are the user's own words: [start, end)."""
     head, words, _ = _question_texts(question, "")
-    start = len(tokenizer.encode(head).ids)
+    start = len(_turn_ids(turns, tokenizer, instruction)) if turns else 0
+    start += len(tokenizer.encode(head).ids)
     return start, start + (len(tokenizer.encode(words).ids) if words else 0)
 
 

@@ -223,6 +223,11 @@ def _check_spans(spans: tuple[TextSpan, ...], num_documents: int, num_tokens: in
         at = span.end_token
 
 
+def remembered_documents(manifest: dict[str, Any]) -> tuple[DocumentSpan, ...]:
+    """The documents of a saved session, without its token ids; none if nothing is remembered."""
+    return tuple(_document_span(record) for record in manifest.get("documents", ()))
+
+
 def _document_record(document: DocumentSpan) -> dict[str, Any]:
     record: dict[str, Any] = {
         "name": document.name,

@@ -56,9 +56,10 @@ class KeptParts:
 
     def put(self, key: str, part: Mapping[str, Any]) -> None:
         """Keeps a part; a disk that does not take it is no reason to stop."""
-        from hipcli.engine.sessions.manifest import write_json
+        from hipcli.engine.sessions.disk import Disk
 
         self._parts[key] = dict(part)
         if self._path is not None:
             with suppress(OSError):
-                write_json(self._path, {"version": VERSION, "parts": self._parts}, sync=False)
+                content = {"version": VERSION, "parts": self._parts}
+                Disk().write(self._path, json.dumps(content).encode(), sync=False)

@@ -45,6 +45,41 @@ class TestScaffold:
         else:
             assert whole == expected
 
+    @pytest.mark.parametrize("kind", ["chatml", "llama3", "mistral", "gemma"])
+    def test_three_turns_equal_the_stock_chat_template(self, kind, tmp_path):
+        transformers = pytest.importorskip("transformers")
+        folder = KINDS[kind](tmp_path)
+        stock = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+        texts = ["The harbor was", "quiet when", "nobody spoke", "a word", "print(area"]
+        roles = ["user", "assistant"]
+        messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
+        tokenizer = load_tokenizer(folder)
+        for turns in (1, 2):
+            whole = list(tokenizer.scaffold().prefix_ids)
+            between = tokenizer.turns(turns)
+            for place, part in enumerate(between):
+                whole += [*tokenizer.encode(texts[place]).ids.tolist(), *part]
+            expected = stock.apply_chat_template(
+                messages[: 2 * turns + 1],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+            )
+            if kind == "mistral":
+                assert tokenizer.decode(whole) == tokenizer.decode(expected)
+            else:
+                assert whole == expected
+            # What was read for an earlier question is how a later prompt begins.
+            assert between[: 2 * turns - 1] == tokenizer.turns(3)[: 2 * turns - 1]
+        assert tokenizer.turns(0) == (tokenizer.scaffold().suffix_ids,)
+
+    def test_turns_without_a_template(self, tmp_path):
+        tokenizer = load_tokenizer(toys.mistral(tmp_path, legacy=True))
+        behind_question, behind_answer, last = tokenizer.turns(1)
+        assert tokenizer.decode(behind_question).endswith("Answer: ")
+        assert "Answer" not in tokenizer.decode(behind_answer)
+        assert last == tokenizer.scaffold().suffix_ids
+
     @pytest.mark.parametrize("system", [None, "", "Be brief.", "Be <|im_end|></s> brief."])
     def test_exactly_one_bos(self, tokenizer, system):
         scaffold = tokenizer.scaffold(system)

@@ -59,6 +59,9 @@ class FakeTokenizer:
     def scaffold(self, system: str | None) -> Scaffold:
         return Scaffold()
 
+    def turns(self, count: int) -> tuple[tuple[int, ...], ...]:
+        return ((3,), (4,)) * count + ((3,),)
+
 
 @dataclass
 class FakeEngine:

@@ -24,7 +24,7 @@ class Record:
     name: str = ""
     created: str = "2026-01-02T03:04:05Z"
     used_s: float = 1767323045.5
-    complete: bool = True
+    state: str = "complete"
     context_tokens: int = 12345
     num_bytes: int = 1 << 20
     model: str = "smollm2"
@@ -32,7 +32,12 @@ class Record:
     inputs: tuple[dict[str, str], ...] = ({"name": "book.txt", "sha256": "0" * 64},)
     extra: dict[str, Any] = field(default_factory=dict)
     kept_ratio: float = 1.0
+    branch: str = ""
     path: Path = Path("/cache/sessions/x")
+
+    @property
+    def complete(self) -> bool:
+        return self.state == "complete"
 
 
 class Store:
@@ -41,13 +46,16 @@ class Store:
     root = Path("/cache/sessions")
 
     def __init__(self) -> None:
-        self.records = [Record("aaaa11112222", "letters"), Record("bbbb33334444", complete=False)]
+        self.records = [Record("aaaa11112222", "letters"), Record("bbbb33334444", state="partial")]
         self.removed: list[str] = []
 
-    def list(self) -> list[Record]:
+    def list(self, *, unusable: bool = False) -> list[Record]:
         return self.records
 
-    def find(self, wanted: str | None = None) -> Record:
+    def total_bytes(self) -> int:
+        return 3 << 20
+
+    def find(self, wanted: str | None = None, *, unusable: bool = False) -> Record:
         for record in self.records:
             if wanted is None or wanted == record.name or record.id.startswith(wanted):
                 return record
@@ -148,6 +156,66 @@ def test_resume_lets_the_command_line_overrule_the_session(store: Store) -> None
     engine = FakeEngine()
     assert run_hip("ask", "-c", "Who?", "--method", "dense", engine=engine).code == 0
     assert engine.configs[0].method == "dense"
+
+
+def test_other_settings_than_the_session_has_are_told(store: Store) -> None:
+    remember(store.records[0], {"method": "hip", "budget_tokens": None, "system": None})
+    outcome = run_hip("ask", "-c", "Who?", "--method", "dense", "--json")
+    assert outcome.code == 0
+    (row,) = outcome.json["warnings"]
+    assert row["code"] == "other_session" and "method hip -> dense" in row["message"]
+    assert run_hip("ask", "-c", "Who?", "--method", "hip", "--json").json["warnings"] == []
+    (row,) = run_hip("ask", "-c", "Who?", "--system", "Be brief.", "--json").json["warnings"]
+    assert row["code"] == "system_kept"
+
+
+def test_a_changed_file_is_named_and_read_again(store: Store) -> None:
+    remember(store.records[0], {})
+    Path("letters").write_text("A letter from Bob.\nTo Charles.\n")
+    engine = FakeEngine()
+    outcome = run_hip("ask", "-c", "Who?", "--json", engine=engine)
+    assert outcome.code == 0
+    (row,) = outcome.json["warnings"]
+    assert row["code"] == "source_changed" and row["message"].startswith("letters changed")
+    assert outcome.json["session"]["stale"] == []
+    (request,) = engine.requests
+    assert "from Bob" in engine.tokenizer.decode(request.context_ids)
+    assert request.digests[0][0] == "letters" != request.digests[0][1]
+    # The name goes with the text as it is now.
+    assert request.cache.name == "letters"
+
+
+def test_a_stale_session_marks_its_answer(store: Store) -> None:
+    remember(store.records[0], {})
+    Path("letters").write_text("A letter from Bob.\nTo Charles.\n")
+    engine = FakeEngine()
+    outcome = run_hip("ask", "-c", "Who?", "--json", "--stale-ok", engine=engine)
+    (row,) = outcome.json["warnings"]
+    assert row["code"] == "source_stale"
+    assert outcome.json["session"]["stale"] == ["letters"]
+    assert "from Ada" in engine.tokenizer.decode(engine.requests[0].context_ids)
+
+
+@pytest.mark.parametrize("change", ["touched", "gone"])
+def test_an_untouched_text_is_not_stale(store: Store, change: str) -> None:
+    remember(store.records[0], {})
+    if change == "touched":
+        Path("letters").write_text("A letter from Ada.\nTo Charles.\n")
+    outcome = run_hip("ask", "-c", "Who?", "--json")
+    assert outcome.json["warnings"] == [] and outcome.json["session"]["stale"] == []
+
+
+def test_what_was_piped_in_cannot_be_read_again(store: Store) -> None:
+    Path("notes").write_text("Notes.")
+    engine = FakeEngine()
+    assert run_hip("ask", "notes", "-", "Who?", "-q", stdin=b"Piped.", engine=engine).code == 0
+    request = engine.requests[0]
+    kept = json.loads(json.dumps(request.extra))
+    store.records[0].extra = kept | {"ids": request.context_ids.tolist()}
+    Path("notes").write_text("Other notes.")
+    outcome = run_hip("ask", "-c", "Who?")
+    assert outcome.code == 1 and "stdin is not there" in outcome.err
+    assert run_hip("ask", "-c", "Who?", "--stale-ok").code == 0
 
 
 def test_an_id_alone_is_no_question(store: Store) -> None:

@@ -1,0 +1,56 @@
+"""Reading and answering, begun again when a saved session turns out to be damaged on the way.
+
+A session's pages are checked when they are first used, so a damaged one may show after the first
+words of an answer. Those rest on pages that were sound; the rest comes from documents read anew.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+from hipcli.engine.answering import Answerer
+from hipcli.engine.context import Context, ContextReader
+from hipcli.engine.errors import DamagedSessionError, SessionError
+from hipcli.engine.events import Event, Phase
+from hipcli.engine.store.pages import KVStore
+
+
+@dataclass(slots=True)
+class CheckedAnswer:
+    """One answer.
+
+    Args:
+        reader: brings the context.
+        answerer_of: an answerer for a store that holds it.
+
+    Attributes:
+        context, answerer: those of the last attempt; there once `events` has come to the answer.
+    """
+
+    reader: ContextReader
+    answerer_of: Callable[[KVStore], Answerer]
+    context: Context = field(init=False)
+    answerer: Answerer = field(init=False)
+
+    def events(self) -> Generator[Event | int, None, None]:
+        """Events of reading, then the token ids of the answer.
+
+        Raises:
+            SessionError: the answer begun on a damaged session would go on differently.
+        """
+        given: list[int] = []
+        while True:
+            try:
+                self.context = yield from self.reader.read()
+                self.answerer = self.answerer_of(self.context.store)
+                yield Phase("answer")
+                for place, token in enumerate(self.answerer.tokens()):
+                    if place == len(given):
+                        given.append(token)
+                        yield token
+                    elif token != given[place]:
+                        raise SessionError(
+                            "the session was damaged in the middle of this answer", "ask again"
+                        )
+                return
+            except DamagedSessionError as error:
+                yield self.reader.put_aside(error)

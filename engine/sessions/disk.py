@@ -1,0 +1,110 @@
+"""Every change that sessions make to the disk, in one place.
+
+So what happens when one of them fails can be tried out: a test hands in a `Disk` that fails. Pages
+are not written here but through their mapping, into blocks that `allocate` took beforehand.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+NEW_SUFFIX = ".new"
+TRASH_SUFFIX = ".trash"
+COPIED_BYTES = 8 << 20
+
+
+class Disk:
+    """Changes to files and folders; each raises OSError and leaves nothing half done behind."""
+
+    def make_folder(self, path: Path) -> None:
+        """A folder private to the user, and the folders above it."""
+        for folder in reversed([path, *path.parents]):
+            if not folder.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+
+    def write(self, path: Path, data: bytes, *, sync: bool = True) -> None:
+        """Replace `path`: a reader sees the old file or the new one, never half of one."""
+        temporary = path.with_name(path.name + NEW_SUFFIX)
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            try:
+                self._put(fd, data)
+                if sync:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def _put(self, fd: int, data: bytes) -> None:
+        """Write all of `data`."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+
+    def allocate(self, path: Path, num_bytes: int) -> None:
+        """A file of zeros whose blocks are there: a full disk shows now, not as SIGBUS later."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, num_bytes)
+            else:
+                os.ftruncate(fd, num_bytes)
+        finally:
+            os.close(fd)
+
+    def copy(self, source: Path, target: Path, num_bytes: int) -> None:
+        """The first `num_bytes` of `source` become those of `target`, which is there already."""
+        with open(source, "rb", buffering=0) as reader:
+            fd = os.open(target, os.O_WRONLY)
+            try:
+                while num_bytes > 0:
+                    piece = reader.read(min(num_bytes, COPIED_BYTES))
+                    if not piece:
+                        raise OSError(f"{source.name} is shorter than it was")
+                    self._put(fd, piece)
+                    num_bytes -= len(piece)
+            finally:
+                os.close(fd)
+
+    def link(self, source: Path, target: Path) -> None:
+        """`target` is the same file as `source`; a copy where the file system has no links."""
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)
+            os.chmod(target, 0o600)
+
+    def sync(self, path: Path) -> None:
+        """Wait until a file, or the list of names in a folder, would survive a power cut."""
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a folder; `target` is not there."""
+        os.rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file or a folder, which is gone at once or stays whole.
+
+        Raises:
+            OSError: it stays.
+        """
+        if not path.is_dir() or path.is_symlink():
+            path.unlink()
+            return
+        trash = path.with_name(f"{path.name}.{time.time_ns()}{TRASH_SUFFIX}")
+        os.rename(path, trash)
+        shutil.rmtree(trash, ignore_errors=True)
+
+    def touch(self, path: Path, time_ns: int) -> None:
+        """Set when a folder was used last."""
+        os.utime(path, ns=(time_ns, time_ns))

@@ -1,0 +1,135 @@
+"""`hip sessions prune`, `fork` and `verify`: what keeps saved sessions few and sound."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hipcli import formatting
+from hipcli.commands.session_table import Key, Keys, describe, named_sessions, session_store
+from hipcli.console import Console
+from hipcli.engine.errors import DamagedSessionError, SessionError
+from hipcli.exit_codes import ExitCode
+from hipcli.options import CACHE, JSON, TALK
+from hipcli.output import SCHEMA_VERSION, json_line
+from hipcli.settings import Settings, parse_size, takes
+
+if TYPE_CHECKING:
+    from hipcli.engine.sessions import SessionRecord, SessionStore
+
+
+@takes(CACHE, JSON, TALK)
+def prune(
+    context: typer.Context,
+    max_size: Annotated[
+        str, typer.Option("--max-size", metavar="SIZE", help="Keep at most this, as in 10GiB.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> int:
+    """Remove what is of no use any more: damaged sessions, and the longest unused ones.
+
+    \b
+    hip sessions prune
+    hip sessions prune --max-size 10GiB --dry-run
+
+    Without --max-size only what nobody can read is removed.
+    """
+    from hipcli.engine.sessions.room import surplus
+
+    settings = Settings.of(context)
+    console: Console = context.obj
+    store = session_store(settings)
+    store.sweep()
+    limit = parse_size(max_size) if max_size else None
+    removed: list[dict[str, Any]] = []
+    for path, num_bytes in surplus(store, limit):
+        if not dry_run:
+            store.disk.remove(path)
+        row = {"id": path.name[:12], "bytes": num_bytes, "path": path}
+        removed.append(row)
+        told = "would remove" if dry_run else "removed"
+        console.note(f"{told} {row['id']} ({formatting.size(num_bytes)})")
+    if settings.output_format == "json":
+        document = {"schema_version": SCHEMA_VERSION, "removed": removed, "dry_run": dry_run}
+        console.write_utf8(json_line(document))
+    elif not removed:
+        console.note("nothing to remove")
+    return 0
+
+
+@takes(CACHE, JSON, TALK)
+def fork(
+    context: typer.Context,
+    key: Key = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name the branch.")] = "",
+) -> int:
+    """Branch a session: another one over the same pages, which are not copied.
+
+    \b
+    hip sessions fork novel --name novel-2
+    """
+    from hipcli.engine.sessions.fork import fork as branch
+
+    settings = Settings.of(context)
+    console: Console = context.obj
+    store = session_store(settings)
+    parent = store.find(key)
+    had_it = [record.id for record in store.list() if name and record.name == name]
+    record = branch(store, parent, name)
+    if had_it:
+        console.warn(f"the name {name!r} is the branch's now; {', '.join(had_it)} had it")
+    if settings.output_format == "json":
+        document = {"parent": parent.id, "session": describe(record)}
+        console.write_utf8(json_line({"schema_version": SCHEMA_VERSION, **document}))
+    else:
+        console.write(f"{record.id}\n")
+    return 0
+
+
+@takes(CACHE, JSON, TALK)
+def verify(context: typer.Context, keys: Keys = None) -> int:
+    """Read sessions whole and compare them with their checksums. Without ID, all of them.
+
+    \b
+    hip sessions verify
+    hip sessions verify 3f9a novel
+
+    A damaged session is put aside; the next question about its documents reads them again. Exit
+    code 0: all are sound.
+    """
+    settings = Settings.of(context)
+    console: Console = context.obj
+    store = session_store(settings)
+    records = named_sessions(store, keys) if keys else store.list(unusable=True)
+    rows = [_verified(store, record) for record in records]
+    if settings.output_format == "json":
+        console.write_utf8(json_line({"schema_version": SCHEMA_VERSION, "sessions": rows}))
+    else:
+        for row in rows:
+            reason = f"  {row['reason']}" if row["reason"] else ""
+            console.write(formatting.one_line(f"{row['id']}  {row['status']}{reason}") + "\n")
+    bad = any(row["status"] == "damaged" for row in rows)
+    return int(ExitCode.FAILURE if bad else ExitCode.OK)
+
+
+def _verified(store: "SessionStore", record: "SessionRecord") -> dict[str, Any]:
+    """One row of `verify`: status is ok, busy (being built), newer, or damaged."""
+    status, reason, aside = "ok", "", False
+    builder = store.builder(record.key)
+    try:
+        if builder:
+            status, reason = "busy", f"{builder} is building it"
+        else:
+            store.verify(record)
+    except DamagedSessionError as error:
+        aside = store.quarantine(record.path)
+        done = "it was put aside" if aside else "it could not be put aside"
+        status, reason = "damaged", f"{error.message}; {done}"
+    except SessionError as error:
+        status, reason = "newer", error.message
+    return {
+        "id": record.id,
+        "name": record.name,
+        "status": status,
+        "reason": reason,
+        "quarantined": aside,
+    }

@@ -1,0 +1,89 @@
+"""Saved sessions as words, rows and JSON, and how a command line names them."""
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hipcli import formatting
+from hipcli.options import default_cache_dir
+from hipcli.settings import Settings
+
+if TYPE_CHECKING:
+    from hipcli.engine.sessions import SessionRecord, SessionStore
+
+
+def complete_session(context: typer.Context, incomplete: str) -> list[str]:
+    """Ids and names of saved sessions, for the shell."""
+    from hipcli.engine.sessions import SessionStore
+
+    directory = context.params.get("cache_dir") or default_cache_dir()
+    records = SessionStore(Path(directory)).list()
+    words = [word for record in records for word in (record.name, record.id) if word]
+    return [word for word in words if word.startswith(incomplete)]
+
+
+_ARGUMENT = typer.Argument(metavar="ID", autocompletion=complete_session)
+Keys = Annotated[list[str] | None, _ARGUMENT]
+Key = Annotated[str | None, _ARGUMENT]
+
+
+def named_sessions(store: "SessionStore", keys: Sequence[str]) -> list["SessionRecord"]:
+    """The sessions meant; all are looked up, so that a typo changes nothing."""
+    return [store.find(key, unusable=True) for key in keys]
+
+
+def describe(record: "SessionRecord") -> dict[str, Any]:
+    """A session as JSON."""
+    return {
+        "id": record.id,
+        "name": record.name,
+        "created": record.created,
+        "used": _time(record.used_s),
+        "complete": record.complete,
+        "state": record.state,
+        "context_tokens": record.context_tokens,
+        "bytes": record.num_bytes,
+        "model": record.model,
+        "method": record.method,
+        "kept_ratio": record.kept_ratio,
+        "turns": len(record.extra.get("turns", ())),
+        "inputs": [dict(entry) for entry in record.inputs],
+        "path": record.path,
+    }
+
+
+def session_store(settings: Settings) -> "SessionStore":
+    from hipcli.engine.sessions import SessionStore
+
+    return SessionStore(settings.cache_root)
+
+
+def _time(seconds: float) -> str:
+    """Seconds since the epoch as a manifest writes its times."""
+    return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def as_table(records: Sequence["SessionRecord"]) -> str:
+    header = ("ID", "NAME", "USED", "TOKENS", "SIZE", "STATE", "INPUTS")
+    rows = [
+        (
+            record.id,
+            record.name or "-",
+            _time(record.used_s),
+            formatting.count(record.context_tokens),
+            formatting.size(record.num_bytes),
+            record.state,
+            ", ".join(entry["name"] for entry in record.inputs),
+        )
+        for record in records
+    ]
+    return formatting.table(header, rows, right=(3, 4))
+
+
+def as_page(described: dict[str, Any]) -> str:
+    lines = [f"{key}: {value}" for key, value in described.items() if key != "inputs"]
+    lines += [f"input: {entry['name']}  {entry['sha256']}" for entry in described["inputs"]]
+    return "".join(formatting.one_line(line) + "\n" for line in lines)

@@ -1,0 +1,48 @@
+"""Turns of a conversation that a session keeps: what was asked and answered with `--continue`.
+
+Turns are kept as text beside the context and read again with each question. They are few tokens
+beside the documents, whose keys and values stay as they are, so a branch of the session can go on
+in its own way.
+"""
+
+from typing import TYPE_CHECKING
+
+from hipcli.engine.errors import HipError, SessionError
+
+if TYPE_CHECKING:
+    from hipcli.engine.sessions import SessionRecord, SessionStore
+
+# (question, answer)
+Turn = tuple[str, str]
+_KEY = "turns"
+
+
+def turns_of(record: "SessionRecord") -> tuple[Turn, ...]:
+    """The turns a session keeps, the first one first."""
+    return tuple((question, answer) for question, answer in record.extra.get(_KEY, ()))
+
+
+def keep(store: "SessionStore", session_id: str, turns: tuple[Turn, ...], turn: Turn) -> str:
+    """Let a session keep one more turn.
+
+    Args:
+        store: the sessions.
+        session_id: of the one that was asked; empty if nothing was saved.
+        turns: those that the question was asked after; empty begins a new conversation.
+        turn: the new one.
+
+    Returns:
+        Why it is not kept, in words; empty if it is.
+    """
+    if not session_id:
+        return "nothing is saved"
+    try:
+        record = store.find(session_id)
+        with store.lock(record.key):
+            before = turns_of(store.find(session_id))
+            if turns and before and before != turns:
+                return "another question was kept meanwhile"
+            store.remember(record, _KEY, [list(entry) for entry in (*turns, turn)])
+    except (OSError, SessionError) as error:
+        return error.message if isinstance(error, HipError) else str(error.strerror or error)
+    return ""

@@ -1,0 +1,215 @@
+"""A saved page that is not what was written is noticed before it is used, wherever it lies."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hipcli.engine.answering import Answerer
+from hipcli.engine.checked import CheckedAnswer
+from hipcli.engine.config import CacheConfig
+from hipcli.engine.context import ContextReader
+from hipcli.engine.errors import DamagedSessionError
+from hipcli.engine.events import Event, Notice, Progress
+from hipcli.engine.request import AskRequest
+from hipcli.engine.runner import Runner
+from hipcli.engine.sessions import SessionStore
+from hipcli.engine.sessions.disk import Disk
+from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks, table_bytes
+from hipcli.engine.store.pages import KVStore
+from tests.engine.test_sessions import CHUNK, CONTEXT_TOKENS, method, only_folder, request
+from tests.engine.tiny import random_ids, tiny_model
+
+IDENTITY = {"weights": "w"}
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return Runner(tiny_model("llama"))
+
+
+def answering(
+    runner: Runner, asked: AskRequest, chunk: int = CHUNK, disk: Disk | None = None
+) -> CheckedAnswer:
+    """What answers a request."""
+    attention = method()
+
+    def answerer_of(store: KVStore) -> Answerer:
+        return Answerer(
+            runner,
+            attention,
+            store,
+            asked,
+            budget_tokens=128,
+            vote_distance_tokens=200,
+            separator_ids=[11],
+            stop_ids=frozenset(),
+        )
+
+    reader = ContextReader(runner, attention, asked, IDENTITY, chunk, 64, disk or Disk())
+    return CheckedAnswer(reader, answerer_of)
+
+
+def ask(runner: Runner, asked: AskRequest) -> tuple[list[int], CheckedAnswer, list[Event]]:
+    """The answer's tokens, what gave them, and the events on the way."""
+    checked = answering(runner, asked)
+    seen = list(checked.events())
+    tokens = [event for event in seen if isinstance(event, int)]
+    return tokens, checked, [event for event in seen if not isinstance(event, int)]
+
+
+def notices(events: list[Event]) -> list[str]:
+    return [event.code for event in events if isinstance(event, Notice)]
+
+
+def flip(path: Path, offset: int) -> None:
+    """Change one bit of a file."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        value = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([value ^ 0x10]))
+
+
+def places(runner: Runner) -> Iterator[tuple[str, int]]:
+    """A byte of the keys, values and summaries of a few pages of every layer, and of each file."""
+    layout = runner.layout
+    for layer in range(layout.num_layers):
+        for page in (0, 7, CONTEXT_TOKENS // 64):
+            start = page * layout.page_bytes
+            yield f"kv/{layer:03d}.pages", start + 101
+            yield f"kv/{layer:03d}.pages", start + layout.page_bytes - 102
+        yield f"index/{layer:03d}.bounds", 5 * layout.summary_bytes + 3
+    yield "checksums.u32", 41
+    yield "tokens.i32", 1000
+    yield "manifest.json", 300
+
+
+@pytest.mark.parametrize("mode", ["attend", "share", "reread"])
+def test_a_flipped_bit_never_changes_an_answer(runner: Runner, tmp_path: Path, mode: str) -> None:
+    expected, _, _ = ask(runner, request(None, answer=mode))
+    asked = request(tmp_path, answer=mode)
+    ask(runner, asked)
+    for name, offset in places(runner):
+        flip(only_folder(tmp_path) / name, offset)
+        tokens, checked, events = ask(runner, asked)
+        assert tokens == expected, (name, offset)
+        found = notices(events)
+        assert found in ([], ["session_damaged"]), (name, found)
+        if not found:
+            # Nothing of it was used; verifying finds it all the same.
+            (record,) = SessionStore(tmp_path).list()
+            with pytest.raises(DamagedSessionError):
+                SessionStore(tmp_path).verify(record)
+            assert SessionStore(tmp_path).quarantine(record.path)
+            ask(runner, asked)
+        assert len(SessionStore(tmp_path).list()) == 1
+
+
+def test_damage_in_the_middle_of_an_answer(runner: Runner, tmp_path: Path) -> None:
+    # Attending selects anew while the answer goes on, so values are first used then.
+    asked = request(tmp_path, answer="attend")
+    expected, _, _ = ask(runner, asked)
+    size = runner.layout.page_bytes
+    late = 0
+    for page in range(1, 12):
+        flip(only_folder(tmp_path) / "kv" / "002.pages", (page + 1) * size - 50)
+        tokens, _, events = ask(runner, asked)
+        assert tokens == expected
+        found = [place for place, event in enumerate(events) if isinstance(event, Notice)]
+        late += bool(found) and any(
+            getattr(event, "name", "") == "answer" for event in events[: found[0]]
+        )
+        if not found:
+            flip(only_folder(tmp_path) / "kv" / "002.pages", (page + 1) * size - 50)
+    assert late
+
+
+def test_opening_reads_only_what_is_used(runner: Runner, tmp_path: Path) -> None:
+    asked = request(tmp_path, answer="reread")
+    ask(runner, asked)
+    reader = ContextReader(runner, method(), asked, IDENTITY, CHUNK, 64)
+    stream = reader.read()
+    with pytest.raises(StopIteration) as stop:
+        next(stream)
+    checks = stop.value.value.store._checks
+    last = CONTEXT_TOKENS // 64
+    for part in (KEYS, VALUES, SUMMARY):
+        assert not checks._known[part, :, :last].any()
+        assert checks._known[part, :, last].all()
+
+
+def test_pages_of_another_session_are_not_taken(runner: Runner, tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    asked = request(first)
+    expected, _, _ = ask(runner, asked)
+    other = random_ids(CONTEXT_TOKENS, seed=6).numpy().astype(np.int32)
+    ask(runner, request(second, context_ids=other))
+    for name in ("checksums.u32", "kv/000.pages", "kv/001.pages", "kv/002.pages"):
+        (only_folder(first) / name).write_bytes((only_folder(second) / name).read_bytes())
+    tokens, _, events = ask(runner, asked)
+    assert tokens == expected
+    assert notices(events) == ["session_damaged"]
+
+
+def test_damage_in_an_interrupted_prefill(runner: Runner, tmp_path: Path) -> None:
+    expected, _, _ = ask(runner, request(None))
+    for name, page in (("kv/001.pages", 2), ("kv/000.pages", 0), ("index/002.bounds", 3)):
+        cache = tmp_path / name.replace("/", "-")
+        reader = ContextReader(runner, method(), request(cache), IDENTITY, CHUNK, 64)
+        stream = reader.read()
+        for event in stream:
+            if isinstance(event, Progress) and event.done_tokens >= 5 * CHUNK:
+                break
+        stream.close()
+        size = runner.layout.page_bytes if "kv" in name else runner.layout.summary_bytes
+        flip(only_folder(cache) / name, page * size + 9)
+        tokens, checked, events = ask(runner, request(cache))
+        assert tokens == expected
+        assert notices(events) == ["session_damaged"]
+        assert checked.context.session.complete
+
+
+def test_damage_in_a_cache_that_cannot_be_changed(runner: Runner, tmp_path: Path) -> None:
+    expected, _, _ = ask(runner, request(tmp_path))
+    flip(only_folder(tmp_path) / "kv/000.pages", 77)
+    quarantine = SessionStore.quarantine
+    try:
+        SessionStore.quarantine = lambda self, folder: False  # type: ignore[method-assign]
+        tokens, _, events = ask(runner, request(tmp_path))
+    finally:
+        SessionStore.quarantine = quarantine  # type: ignore[method-assign]
+    assert tokens == expected
+    assert notices(events) == ["session_damaged"]
+
+
+def test_cached_only_does_not_answer_from_a_damaged_session(runner: Runner, tmp_path: Path) -> None:
+    from hipcli.engine.errors import NotCachedError
+
+    asked = request(tmp_path)
+    ask(runner, asked)
+    flip(only_folder(tmp_path) / "kv/000.pages", 77)
+    only = dataclasses.replace(asked, cache=CacheConfig(tmp_path, cached_only=True))
+    with pytest.raises(NotCachedError):
+        ask(runner, only)
+
+
+def test_checksums_are_compared_once(tmp_path: Path) -> None:
+    path = tmp_path / "checksums.u32"
+    path.write_bytes(bytes(table_bytes(4, 2)))
+    rows = np.arange(4 * 8, dtype=np.uint8).reshape(4, 8)
+    written = PageChecks(path, 4, 2, seed=5, writable=True)
+    written.record(VALUES, 1, 0, rows)
+    read = PageChecks(path, 4, 2, seed=5, writable=False)
+    read.expect(0, 4)
+    read.compare(VALUES, 1, np.array([2, -1, 2, 99, 0]), rows)
+    changed = rows.copy()
+    changed[2] += 1
+    read.compare(VALUES, 1, np.array([2, 0]), changed)
+    changed[3] += 1
+    with pytest.raises(DamagedSessionError, match="values of layer 1, page 3"):
+        read.compare(VALUES, 1, None, changed)
+    with pytest.raises(DamagedSessionError):
+        PageChecks(path, 5, 2, seed=5, writable=False)

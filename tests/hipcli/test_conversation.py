@@ -1,0 +1,82 @@
+"""`--continue`: questions that follow on from one another."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from hipcli.conversation import keep, turns_of
+from hipcli.engine.events import Result, SessionInfo
+from hipcli.engine.sessions import SessionStore
+from hipcli.prompts import question_ids, question_range
+from tests.hipcli.fakes import FakeEngine, FakeTokenizer, run_hip
+from tests.hipcli.saved import save
+
+
+def test_three_turns_begin_as_two_do() -> None:
+    tokenizer = FakeTokenizer()
+    turns = (("Who?", "Ada."), ("To whom?", " Charles.\n"))
+    first = question_ids("Who?", tokenizer, None)
+    second = question_ids("To whom?", tokenizer, None, turns=turns[:1])
+    third = question_ids("When?", tokenizer, None, turns=turns)
+    assert second[: len(first)] == first and third[: len(second)] == second
+    assert tokenizer.decode(third[len(second) :]).startswith("Charles.Question: When?")
+    start, end = question_range("When?", tokenizer, turns=turns)
+    assert tokenizer.decode(third[start:end]) == " When?"
+
+
+def test_a_session_keeps_turns() -> None:
+    cache = Path(os.environ["HIP_CACHE_DIR"])
+    session_id = save(cache, "a.txt").key[:12]
+    store = SessionStore(cache)
+    first, second = ("Who?", "Ada."), ("When?", "1843.")
+    assert keep(store, session_id, (), first) == ""
+    assert keep(store, session_id, (first,), second) == ""
+    assert turns_of(store.find(session_id)) == (first, second)
+    assert keep(store, session_id, (first,), second) == "another question was kept meanwhile"
+    assert keep(store, "", (), first) == "nothing is saved"
+    assert "no session" in keep(store, "f" * 12, (), first)
+    # A question about the documents begins anew.
+    assert keep(store, session_id, (), second) == ""
+    assert turns_of(store.find(session_id)) == (second,)
+    assert run_hip("sessions", "show", "--json").json["session"]["turns"] == 1
+    assert run_hip("sessions", "verify").code == 0
+
+
+class SavingEngine(FakeEngine):
+    """Says that its answers come from a session that is there."""
+
+    session_id = ""
+
+    def ask(self, request):  # type: ignore[no-untyped-def]
+        for event in super().ask(request):
+            if isinstance(event, Result):
+                info = SessionInfo(id=self.session_id, complete=True)
+                event = dataclasses.replace(event, session=info)
+            yield event
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SavingEngine:
+    monkeypatch.chdir(tmp_path)
+    Path("letters").write_text("A letter from Ada.\n")
+    made = SavingEngine()
+    made.session_id = save(Path(os.environ["HIP_CACHE_DIR"]), "letters").key[:12]
+    return made
+
+
+def test_continue_keeps_question_and_answer(engine: SavingEngine) -> None:
+    outcome = run_hip("ask", "letters", "Who?", "--continue", "--json", engine=engine)
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["session"]["turns"] == 1 and outcome.json["warnings"] == []
+    store = SessionStore(Path(os.environ["HIP_CACHE_DIR"]))
+    assert turns_of(store.find(engine.session_id)) == (("Who?", "It was Ada."),)
+
+
+def test_a_turn_that_cannot_be_kept_is_told(engine: SavingEngine) -> None:
+    engine.session_id = ""
+    outcome = run_hip("ask", "letters", "Who?", "--continue", "--json", engine=engine)
+    assert outcome.code == 0
+    assert [row["code"] for row in outcome.json["warnings"]] == ["turn_not_kept"]
+    assert run_hip("ask", "letters", "Who?", "--continue", "--no-cache").code == 2
