@@ -87,11 +87,20 @@ class AskRun(Run):
 
     Args:
         asked: what is asked, about what.
+        converse: True to let the session keep question and answer.
     """
 
-    def __init__(self, console: Console, settings: Settings, asked: Asked, sink: Sink) -> None:
+    def __init__(
+        self,
+        console: Console,
+        settings: Settings,
+        asked: Asked,
+        sink: Sink,
+        converse: bool = False,
+    ) -> None:
         super().__init__(console, settings, sink, "ask")
         self._asked = asked
+        self._converse = converse
 
     def _work(self, view: ProgressView) -> int:
         question, key = self._asked.question, self._asked.session
@@ -126,7 +135,7 @@ class AskRun(Run):
             # Half an answer on the screen speaks for itself; in a file it must not stand.
             raise KeyboardInterrupt
         findings = inquiry.findings(result)
-        if self._settings.values["converse"] and result.finish_reason != "interrupted":
+        if self._converse and result.finish_reason != "interrupted":
             inquiry.keep_turn(self._asked.question, result)
         document = inquiry.document(result, findings, self._warnings, self._started_s)
         self._report.result(document, findings)

@@ -12,6 +12,7 @@ _OWN = {
     "question_file": "Question",
     "batch": "Question",
     "resume": "Question",
+    "converse": "Question",
     "per": "Summary",
     "words": "Summary",
     "focus": "Summary",

@@ -247,14 +247,6 @@ SESSION = (
     Option("no_cache", bool, False, "Neither use nor save a session."),
     Option("refresh", bool, False, "Read everything anew even if a saved session matches."),
     Option(
-        "converse",
-        bool,
-        False,
-        "Keep this question and its answer in the session: the next ones follow on from them.",
-        ("--continue",),
-        in_file=False,
-    ),
-    Option(
         "stale_ok",
         bool,
         False,

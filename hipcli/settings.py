@@ -28,7 +28,7 @@ _METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
 # What makes no sense together: a session that is not used, renewed, required or named.
 _EXCLUSIVE = {
-    "no_cache": ("refresh", "cached_only", "name", "converse"),
+    "no_cache": ("refresh", "cached_only", "name"),
     "refresh": ("cached_only", "stale_ok"),
 }
 Config = TypeVar("Config")

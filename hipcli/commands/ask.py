@@ -32,6 +32,13 @@ def ask(
         ),
     ] = None,
     resume: Resume = None,
+    converse: Annotated[
+        bool,
+        typer.Option(
+            "--continue",
+            help="Keep this question and its answer in the session: the next ones follow on.",
+        ),
+    ] = False,
 ) -> int:
     """Ask a question about files, folders, or what is piped in.
 
@@ -52,6 +59,9 @@ def ask(
     settings = Settings.of(context)
     values = settings.values
     check_before_reading(settings, resume)
+    if converse and (values["no_cache"] or batch is not None):
+        other = "--batch" if batch is not None else "--no-cache"
+        raise UsageError(f"--continue and {other} exclude one another", "give one of them")
     console, listed = context.obj, (values["files_from"], values["null"])
     if batch is not None:
         if question_file is not None:
@@ -63,4 +73,4 @@ def ask(
             return BatchRun(console, settings, questions, sink).run()
     asked = arguments.read_asked(console, words or [], resume, question_file, *listed)
     with open_sink(console, values["output"]) as sink:
-        return AskRun(console, settings, asked, sink).run()
+        return AskRun(console, settings, asked, sink, converse).run()

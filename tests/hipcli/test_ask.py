@@ -86,7 +86,7 @@ def test_json_is_one_utf8_document_with_every_field(book: str) -> None:
     for name in ("type", "sha256", "pages", "encoding", "status", "reason"):
         assert name in entry
     assert list(document["session"]) == [
-        "id", "name", "created", "reused", "complete", "kept_ratio",
+        "id", "name", "created", "reused", "complete", "kept_ratio", "stale", "turns",
     ]  # fmt: skip
     assert document["warnings"] == [{"code": "test", "message": "careful", "path": ""}]
 
