@@ -15,4 +15,5 @@ setup(
         *house("kernels", "hipcli.kernels"),
     ],
     package_data={"hipcli": ["py.typed"]},
+    data_files=[("share/man/man1", ["docs/hip.1"])],
 )

@@ -13,6 +13,8 @@ import typer
 from hipcli import output, settings, signals
 from hipcli.commands import (
     ask,
+    chat,
+    config,
     doctor,
     inspect,
     methods,
@@ -46,9 +48,11 @@ def build() -> Any:
     app.command("ask", cls=HelpfulCommand, options_metavar=asks)(ask.ask)
     reads = "SOURCE... [OPTIONS]"
     app.command("summarize", cls=HelpfulCommand, options_metavar=reads)(summarize.summarize)
+    app.command("chat", cls=HelpfulCommand, options_metavar="[SOURCE...] [OPTIONS]")(chat.chat)
     app.command("inspect", cls=HelpfulCommand, options_metavar=reads)(inspect.inspect)
     app.add_typer(sessions.build(), name="sessions")
     app.add_typer(models.build(), name="models")
+    app.add_typer(config.build(), name="config")
     app.command("methods", cls=HelpfulCommand)(methods.methods)
     app.command("doctor", cls=HelpfulCommand)(doctor.doctor)
     return typer.main.get_command(app)
@@ -90,6 +94,7 @@ def run(arguments: Sequence[str], console: Console) -> int:
     received: list[int] = []
     try:
         with signals.raised(before_exit=console.restore_terminal) as received:
+            console.signals = received
             code = int(_program(words, console) or 0)
     except BaseException as error:
         return _explain(error, console, received)

@@ -53,6 +53,7 @@ class Inquiry:
         timings: seconds of reading and counting.
         turns: the conversation that a resumed session keeps.
         stale: documents that changed since a resumed session was read.
+        session_id: of a resumed session; empty for documents just read.
     """
 
     engine: "Engine"
@@ -69,6 +70,7 @@ class Inquiry:
         self.timings: dict[str, float] = {}
         self.turns: tuple[Turn, ...] = ()
         self.stale: list[str] = []
+        self.session_id = ""
         self._console = console
         self._warn = warn
         self._many = many
@@ -127,8 +129,7 @@ class Inquiry:
         view.phase("opening the session")
         store = SessionStore(self.settings.cache_root)
         record = store.find(key)
-        self.turns = turns_of(record)
-        self._cache = dataclasses.replace(self._cache, branch=record.branch)
+        self.follow(record)
         self.settings = self.settings.unless_given(record.extra.get("settings", {}))
         check_settings(self.settings)
         for row in differences(record, self.settings):
@@ -151,6 +152,11 @@ class Inquiry:
             what = f"{', '.join(changed)} changed since; the answer is about the former text"
             self._warn(warning_row("source_stale", what))
 
+    def follow(self, record: "SessionRecord") -> None:
+        """Questions go to that session, or that branch of it, from now on."""
+        self.session_id, self.turns = record.id, turns_of(record)
+        self._cache = dataclasses.replace(self._cache, branch=record.branch)
+
     def _open_again(
         self, record: "SessionRecord", view: ProgressView, questions: Sequence[str]
     ) -> None:
@@ -159,6 +165,7 @@ class Inquiry:
 
         documents = remembered_documents(record.extra.get("context", {}))
         corpus = stale.read_again(documents, self.settings.read_options(None))
+        self.session_id = ""
         if record.name and not self._cache.name:
             self._cache = dataclasses.replace(self._cache, name=record.name)
         self._open_corpus(corpus, view, questions)

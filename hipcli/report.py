@@ -87,14 +87,15 @@ class Report:
                 self._answer.write(document["answer"])
             self._answer.finish()
             if self._cite and findings:
-                self._sink.write("\n" + "".join(_footnotes(findings)))
+                self._sink.write("\n" + "".join(footnotes(findings)))
 
     def _event(self, name: str, **fields: Any) -> None:
         if self._format == "jsonl":
             self._sink.write_json({"event": name, **self._labels, **fields})
 
 
-def _footnotes(findings: Sequence[Finding]) -> list[str]:
+def footnotes(findings: Sequence[Finding]) -> list[str]:
+    """A line for each passage: its number and place."""
     return [
         f"[{number}] {place_in_words(finding.passage)}\n"
         for number, finding in enumerate(findings, start=1)

@@ -144,6 +144,23 @@ class Settings:
             console.detail(f"{name} = {_shown(values[name])} ({source})")
         return settings
 
+    @classmethod
+    def from_keywords(cls, console: Console, keywords: Mapping[str, Any]) -> "Settings":
+        """Settings of a program: keywords in place of flags, else as for a command.
+
+        Raises:
+            UsageError: an unknown keyword, or a value that cannot be.
+        """
+        known = {option.name: option for option in options.ALL}
+        words: list[str] = []
+        for name, value in keywords.items():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else "options are those of hip ask"
+                raise UsageError(f"unknown option {name!r}", hint)
+            words += _as_words(known[name], value)
+        return _settings_of_words(console, words)
+
     def _configure(self, console: Console) -> None:
         console.quiet = bool(self.values.get("quiet"))
         console.verbose = 0 if console.quiet else self.values.get("verbose", 0)
@@ -227,6 +244,37 @@ class Settings:
             return config(**same | converted)
         except ValueError as error:
             raise UsageError(str(error)) from error
+
+
+def _as_words(option: Option, value: Any) -> list[str]:
+    """A value as it would stand on a command line."""
+    names = (option.flags or (f"--{option.name.replace('_', '-')}",))[0].split("/")
+    if option.kind is bool:
+        return names[:1] if value else names[1:]
+    if value is None:
+        return []
+    values = value if option.kind is list else [value]
+    return [f"{names[0]}={entry}" for entry in values]
+
+
+def _settings_of_words(console: Console, words: list[str]) -> Settings:
+    """The settings of a command that takes all options and does nothing."""
+    found: list[Settings] = []
+
+    @takes(*options.SECTIONS.values())
+    def nothing(context: typer.Context) -> int:
+        found.append(Settings.of(context))
+        return 0
+
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command()(nothing)
+    parse_error: Any = typer.BadParameter.__base__
+    try:
+        with typer.main.get_command(app).make_context("hip", words, obj=console) as context:
+            context.command.invoke(context)
+    except parse_error as error:
+        raise UsageError(error.format_message()) from error
+    return found[0]
 
 
 def _source(context: typer.Context, option: Option) -> str:

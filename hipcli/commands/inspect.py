@@ -171,7 +171,7 @@ def _document(corpus: "Corpus", counted: Counted, cache_root: Path) -> dict[str,
         "totals": totals,
         "cache": {
             "bytes_needed": counted.cache_bytes,
-            "fits": _fits(counted.cache_bytes, cache_root),
+            "fits": fits_disk(counted.cache_bytes, cache_root),
         },
         "warnings": [
             warning_row(warning.code, warning.message, warning.path) for warning in corpus.warnings
@@ -179,7 +179,7 @@ def _document(corpus: "Corpus", counted: Counted, cache_root: Path) -> dict[str,
     }
 
 
-def _fits(needed: int | None, cache_root: Path) -> bool | None:
+def fits_disk(needed: int | None, cache_root: Path) -> bool | None:
     """Whether `needed` bytes are free where sessions are kept; None when that is unknown."""
     if needed is None:
         return None
