@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from hipcli import config_file, options
+from hipcli import completion, config_file, options
 from hipcli.console import Console
 from hipcli.engine.config import CacheConfig, EngineConfig, GenerationConfig
 from hipcli.engine.errors import UsageError
@@ -85,7 +85,7 @@ def _parameter(option: Option) -> inspect.Parameter:
         count=counted,
         is_eager=option.name == "config",
         callback=callback,
-        autocompletion=(lambda: list(option.choices)) if option.choices else None,
+        autocompletion=_completer(option),
     )
     default = None if option.kind is list else option.default
     return inspect.Parameter(
@@ -94,6 +94,13 @@ def _parameter(option: Option) -> inspect.Parameter:
         default=default,
         annotation=Annotated[kind, info],
     )
+
+
+def _completer(option: Option) -> Callable[..., Any] | None:
+    """What a shell offers for the value of `option`."""
+    if option.choices:
+        return lambda: list(option.choices)
+    return {"model": completion.models, "method": completion.methods}.get(option.name)
 
 
 def _shown_default(option: Option) -> bool | str:

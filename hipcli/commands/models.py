@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hipcli import formatting
+from hipcli import completion, formatting
 from hipcli.console import Console
 from hipcli.engine.errors import UsageError
 from hipcli.help_page import HelpfulCommand, HelpfulGroup
@@ -19,7 +19,7 @@ from hipcli.settings import Settings, takes
 if TYPE_CHECKING:
     from hipcli.engine.models import ModelFolder
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=completion.models)]
 
 
 def build() -> typer.Typer:

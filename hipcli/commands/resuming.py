@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hipcli import arguments
+from hipcli import arguments, completion
 from hipcli.arguments import Sources
 from hipcli.checks import check_settings
 from hipcli.console import Console
@@ -18,6 +18,7 @@ Resume = Annotated[
         "--resume",
         "-c",
         metavar="[ID]",
+        autocompletion=completion.sessions,
         help="Take a saved session (an id, its start, or a name; without it the latest).",
     ),
 ]
