@@ -13,6 +13,7 @@ import typer
 from hipcli import output, settings, signals
 from hipcli.commands import (
     ask,
+    bench,
     chat,
     config,
     doctor,
@@ -53,6 +54,7 @@ def build() -> Any:
     app.add_typer(sessions.build(), name="sessions")
     app.add_typer(models.build(), name="models")
     app.add_typer(config.build(), name="config")
+    app.add_typer(bench.build(), name="bench")
     app.command("methods", cls=HelpfulCommand)(methods.methods)
     app.command("doctor", cls=HelpfulCommand)(doctor.doctor)
     return typer.main.get_command(app)

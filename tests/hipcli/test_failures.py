@@ -71,6 +71,9 @@ FAILURES = [
     ("models rm nosuch", 1, "nosuch"),
     ("models path nosuch", 1, "nosuch"),
     ("methods extra", 2, "extra"),
+    ("config", 2, "no command given"),
+    ("bench", 2, "no command given"),
+    ("bench engine --device tpu", 2, "cpu or cuda"),
 ]
 
 
