@@ -15,7 +15,7 @@ BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 # One process answers all lines in a row: torch is imported once and forked from there.
 SERVER = """
-import os, socket, sys
+import os, socket, sys, traceback
 import torch, transformers
 from hipcli.engine import engine, loaded, context, answering
 torch.set_num_threads(1)
@@ -29,18 +29,23 @@ while True:
     if os.fork():
         for stream in streams:
             os.close(stream)
+        peer.close()
         continue
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
-    sys.argv = ["hip", *data.decode().split("\\\\0")[1:]]
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
+    sys.argv = ["hip", *data.decode().split("\\0")[1:]]
     from hipcli.__main__ import main
     code = 1
     try:
         main()
     except SystemExit as error:
         code = int(error.code or 0)
-    peer.sendall(bytes([code]))
-    os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        peer.sendall(bytes([code]))
+        os._exit(0)
 """
 CLIENT = """#!{python}
 import socket, sys
