@@ -100,7 +100,11 @@ def _completer(option: Option) -> Callable[..., Any] | None:
     """What a shell offers for the value of `option`."""
     if option.choices:
         return lambda: list(option.choices)
-    return {"model": completion.models, "method": completion.methods}.get(option.name)
+    completers: dict[str, Callable[..., Any]] = {
+        "model": completion.models,
+        "method": completion.methods,
+    }
+    return completers.get(option.name)
 
 
 def _shown_default(option: Option) -> bool | str:
