@@ -20,6 +20,10 @@ if find_spec("hipcli.kernels") is None:
     # A checkout that was not installed keeps the lower houses at its top.
     hipcli.__path__.append(str(ROOT))
 
+from hipcli.engine.threads import prepare_threads  # noqa: E402  (needs the path above)
+
+prepare_threads()
+
 from hipcli.engine.benchmarks.engine import main  # noqa: E402  (needs the path above)
 
 if __name__ == "__main__":

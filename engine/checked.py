@@ -21,6 +21,8 @@ class CheckedAnswer:
     Args:
         reader: brings the context.
         answerer_of: an answerer for a store that holds it.
+        given: a context that `reader` brought already, for an earlier question; without one it is
+            read now.
 
     Attributes:
         context, answerer: those of the last attempt; there once `events` has come to the answer.
@@ -28,6 +30,7 @@ class CheckedAnswer:
 
     reader: ContextReader
     answerer_of: Callable[[KVStore], Answerer]
+    given: Context | None = None
     context: Context = field(init=False)
     answerer: Answerer = field(init=False)
 
@@ -37,20 +40,21 @@ class CheckedAnswer:
         Raises:
             SessionError: the answer begun on a damaged session would go on differently.
         """
-        given: list[int] = []
+        said: list[int] = []
         while True:
             try:
-                self.context = yield from self.reader.read()
+                self.context = self.given or (yield from self.reader.read())
                 self.answerer = self.answerer_of(self.context.store)
                 yield Phase("answer")
                 for place, token in enumerate(self.answerer.tokens()):
-                    if place == len(given):
-                        given.append(token)
+                    if place == len(said):
+                        said.append(token)
                         yield token
-                    elif token != given[place]:
+                    elif token != said[place]:
                         raise SessionError(
                             "the session was damaged in the middle of this answer", "ask again"
                         )
                 return
             except DamagedSessionError as error:
+                self.given = None
                 yield self.reader.put_aside(error)

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# Of keys and values in the store; auto is the dtype of the weights.
+KV_DTYPES = ("auto", "fp8_e4m3")
 ANSWER_MODES = ("auto", "attend", "share", "reread")
 
 
@@ -59,6 +61,7 @@ class EngineConfig:
         model: alias, hub id, local folder or .gguf file.
         device: auto (a GPU where there is one), cpu, cuda, cuda:N.
         dtype: auto, bfloat16, float32.
+        kv_dtype: a name in KV_DTYPES; fp8_e4m3 takes half the memory of bfloat16, GPU only.
         method: a name in METHODS.
         method_settings: fields of the method's config that differ from its defaults.
         prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple
@@ -69,6 +72,7 @@ class EngineConfig:
     model: str = "smollm2"
     device: str = "auto"
     dtype: str = "auto"
+    kv_dtype: str = "auto"
     method: str = "hip"
     method_settings: dict[str, int] = field(default_factory=dict)
     prefill_chunk_tokens: int = 0
@@ -76,6 +80,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N")
+        if self.kv_dtype not in KV_DTYPES:
+            raise ValueError(f"kv_dtype is {self.kv_dtype!r}; it must be {' or '.join(KV_DTYPES)}")
         chunk = self.prefill_chunk_tokens
         if chunk < 0 or chunk % 64:
             raise ValueError(f"prefill_chunk_tokens is {chunk}; it must be 0 or a multiple of 64")

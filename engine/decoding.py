@@ -83,7 +83,7 @@ class DecodeStep:
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put keys and values of the step's token, [1, num_kv_heads, head_dim], in the store."""
-        self.store.append_at(layer, self.rows, k, v)
+        self.store.append_at(layer, self.rows, self.seqlen_k, k, v)
 
 
 class DecodePass:

@@ -26,9 +26,7 @@ def fused_attention(
         [end - start, num_heads, head_dim].
     """
     tables, backend = step.tables.first(end), step.store.backend
-    pages = step.store.pages[layer][: -(-end // step.store.pages[layer].shape[3])]
-    # [n, 2, HK, page_size, D] -> keys and values [tokens, HK, D].
-    k, v = pages.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :end]
+    k, v = step.store.tokens(layer, end)
     positions = torch.arange(end, device=q.device)
     k = rope(k, positions, tables, backend=backend)
     q = rope(q, positions[start:], tables, backend=backend)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hipcli.engine.errors import DoesNotFitError
+from hipcli.engine.errors import DoesNotFitError, UsageError
 from hipcli.engine.store.pages import PAGE_TOKENS, KVLayout
 
 CPU_CHUNK_TOKENS = 512
@@ -15,6 +15,8 @@ GPU_CHUNK_TOKENS = 8192
 GPU_MIN_CHUNK_TOKENS = 512
 # Below this length dense attention is the faster one on a GPU.
 GPU_DENSE_TOKENS = 8192
+# Older GPUs cannot convert to and from e4m3.
+FP8_CAPABILITY = (8, 9)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -24,16 +26,35 @@ def free_bytes(device: torch.device) -> int:
     return free + reserve
 
 
+def check_kv_dtype(kv_dtype: str, device: str) -> None:
+    """Raise UsageError unless keys and values can be stored like that on the device."""
+    if kv_dtype != "fp8_e4m3":
+        return
+    if device == "cpu":
+        raise UsageError(
+            "--kv-dtype fp8_e4m3 needs a GPU: a CPU has no instructions for it",
+            "leave it at auto: keys and values take 16 bits each where the CPU is fast with bf16",
+        )
+    capability = torch.cuda.get_device_capability(device)
+    if capability < FP8_CAPABILITY:
+        raise UsageError(
+            f"--kv-dtype fp8_e4m3 needs a GPU of compute capability 8.9 or newer; {device} has"
+            f" {capability[0]}.{capability[1]}",
+            "leave it at auto",
+        )
+
+
 def check_kv_fits(layout: KVLayout, capacity_tokens: int, device: torch.device) -> None:
     """Raise DoesNotFitError unless the KV of that many tokens fits the device (CUDA only)."""
     if device.type != "cuda":
         return
     needed, free = layout.num_bytes(capacity_tokens), free_bytes(device)
     if needed > free:
+        halved = "" if layout.quantised else "--kv-dtype fp8_e4m3, "
         raise DoesNotFitError(
             f"keys and values of {capacity_tokens} tokens take {needed / 2**30:.1f} GiB;"
             f" {device} has {free / 2**30:.1f} GiB left beside the model",
-            "ask about less text, use a smaller model, or --device cpu",
+            f"ask about less text, use {halved}a smaller model, or --device cpu",
         )
 
 

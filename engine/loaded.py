@@ -6,12 +6,13 @@ from typing import Any
 import torch
 
 from hipcli.engine.config import EngineConfig
-from hipcli.engine.device import GPU_DENSE_TOKENS, chunk_tokens
+from hipcli.engine.device import GPU_DENSE_TOKENS, check_kv_dtype, chunk_tokens
 from hipcli.engine.errors import ModelError
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.hip import HipMethod
-from hipcli.engine.models import ModelFolder, load
+from hipcli.engine.models import ModelFolder, config_digest, load
+from hipcli.engine.models.loading import pick_device
 from hipcli.engine.runner import Runner
 from hipcli.engine.tokenizer import Tokenizer
 
@@ -47,11 +48,12 @@ class LoadedEngine:
             ModelError: they are missing, damaged, or of an architecture hip does not run there.
             UsageError: the device or the dtype is not to be had.
         """
+        check_kv_dtype(config.kv_dtype, pick_device(config.device))
         loaded = load(folder, device=config.device, dtype=config.dtype)
         if loaded.device != "cpu":
             # Kernels run on the current device.
             torch.cuda.set_device(loaded.device)
-        runner = Runner(loaded.model)
+        runner = Runner(loaded.model, config.kv_dtype)
         _check_kernels(runner, folder.name)
         method = make_method(config.method, config.method_settings)
         if isinstance(method, HipMethod) and runner.device.type == "cuda":
@@ -61,9 +63,10 @@ class LoadedEngine:
         identity = {
             "model_name": folder.name,
             "weights": loaded.weights_digest,
+            "config": config_digest(folder.path),
             "tokenizer": tokenizer.digest,
             "dtype": loaded.dtype,
-            "kv_dtype": loaded.dtype,
+            "kv_dtype": loaded.dtype if config.kv_dtype == "auto" else config.kv_dtype,
             "rope": {str(key): repr(value) for key, value in dict(rope).items()},
             "method": {"name": config.method, **asdict(method.config)},
         }

@@ -98,11 +98,16 @@ class PrefillPass:
         )
         # Rows for the whole chunk beyond the plan's own: on a CPU its windows share their keys.
         rope = step.tables.first(local_tokens + q.shape[0])
-        length = store.seqlen_k(part.end)
-        scale = step.softmax_scale
-        return sparse_prefill(q, store.kv[layer], plan, rope, length, scale, backend=store.backend)[
-            0
-        ]
+        return sparse_prefill(
+            q,
+            store.kv[layer],
+            plan,
+            rope,
+            store.seqlen_k(part.end),
+            step.softmax_scale,
+            return_lse=False,
+            backend=store.backend,
+        )[0]
 
 
 def no_blocks(num_queries: int, step: Step) -> torch.Tensor:

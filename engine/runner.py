@@ -5,6 +5,7 @@ un-rotated, and the attention of every layer is ours through Transformers' atten
 The state of a pass travels as the keyword argument `hip_step`; there is no global.
 """
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from transformers import AttentionInterface
 
 from hipcli.engine.device import check_kv_fits
 from hipcli.engine.rope import IdentityRotary, RopeTables
-from hipcli.engine.step import StepInput
+from hipcli.engine.step import KeysWritten, StepInput
 from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.kernels.backends import resolve
 
@@ -49,13 +50,11 @@ class Runner:
 
     Args:
         model: a Transformers causal language model in eval mode; it is changed in place.
-        kv_dtype: dtype of stored keys and values; the model's when None.
+        kv_dtype: how keys and values are stored, a name in `config.KV_DTYPES`.
         backend: of the kernels, or "auto" for the one of the model's device.
     """
 
-    def __init__(
-        self, model: Any, kv_dtype: torch.dtype | None = None, backend: str = "auto"
-    ) -> None:
+    def __init__(self, model: Any, kv_dtype: str = "auto", backend: str = "auto") -> None:
         config = model.config
         self.model = model
         self.device = next(model.parameters()).device
@@ -70,7 +69,8 @@ class Runner:
             num_kv_heads=config.num_key_value_heads,
             head_dim=getattr(config, "head_dim", None)
             or config.hidden_size // config.num_attention_heads,
-            dtype=kv_dtype or self.dtype,
+            dtype=self.dtype,
+            quantised=kv_dtype == "fp8_e4m3",
         )
         self.trained_tokens: int = config.max_position_embeddings
 
@@ -100,12 +100,14 @@ class Runner:
             ids: [T] token ids.
             step: state of the pass; `step.store.length` advances by T.
         """
-        self.model.model(
-            input_ids=ids.unsqueeze(0).to(self.device),
-            position_ids=self._positions(ids, step),
-            use_cache=False,
-            hip_step=step,
-        )
+        step.keys_only = True
+        with contextlib.suppress(KeysWritten):
+            self.model.model(
+                input_ids=ids.unsqueeze(0).to(self.device),
+                position_ids=self._positions(ids, step),
+                use_cache=False,
+                hip_step=step,
+            )
         step.store.length = step.start + ids.shape[0]
 
     @torch.inference_mode()

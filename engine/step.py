@@ -9,6 +9,10 @@ from hipcli.engine.rope import RopeTables
 from hipcli.engine.store.pages import KVStore
 
 
+class KeysWritten(Exception):
+    """The rest of the pass would compute hidden states that nobody reads."""
+
+
 class Step(Protocol):
     """What selecting needs of any forward pass."""
 
@@ -51,6 +55,7 @@ class StepInput:
         attention: which keys the queries attend.
         start: position of the first token of the pass.
         softmax_scale: factor of q.k, filled in by the model's attention module.
+        keys_only: the pass ends once the last layer's keys and values are in the store.
     """
 
     store: KVStore
@@ -58,7 +63,14 @@ class StepInput:
     attention: LayerAttention
     start: int
     softmax_scale: float = 1.0
+    keys_only: bool = False
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store the keys and values of this pass's tokens, [T, num_kv_heads, head_dim]."""
+        """Store the keys and values of this pass's tokens, [T, num_kv_heads, head_dim].
+
+        Raises:
+            KeysWritten: `keys_only`, and this was the last layer.
+        """
         self.store.append(layer, self.start, k, v)
+        if self.keys_only and layer == self.store.layout.num_layers - 1:
+            raise KeysWritten

@@ -120,5 +120,6 @@ class PackedView:
         by_head = rows.view(num_kv_heads, group, tokens, head_dim)
         rotate_(by_head, cos[-tokens:], sin[-tokens:])
         tail = causal_tail(tokens, group, q.dtype) if tokens > 1 else None
-        out, _ = attend_rows(rows, self.k[:, :new_length], self.v[:, :new_length], tail)
+        keys, values = self.k[:, :new_length], self.v[:, :new_length]
+        out, _ = attend_rows(rows, keys, values, tail, return_lse=False)
         return unfold_heads(out, tokens)

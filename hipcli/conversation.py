@@ -22,6 +22,11 @@ def turns_of(record: "SessionRecord") -> tuple[Turn, ...]:
     return tuple((question, answer) for question, answer in record.extra.get(_KEY, ()))
 
 
+def as_record(turns: tuple[Turn, ...]) -> dict[str, list[list[str]]]:
+    """What a session remembers of them, as plain data."""
+    return {_KEY: [list(turn) for turn in turns]}
+
+
 def keep(store: "SessionStore", session_id: str, turns: tuple[Turn, ...], turn: Turn) -> str:
     """Let a session keep one more turn.
 
@@ -42,7 +47,7 @@ def keep(store: "SessionStore", session_id: str, turns: tuple[Turn, ...], turn: 
             before = turns_of(store.find(session_id))
             if turns and before and before != turns:
                 return "another question was kept meanwhile"
-            store.remember(record, _KEY, [list(entry) for entry in (*turns, turn)])
+            store.remember(record, as_record((*turns, turn)))
     except (OSError, SessionError) as error:
         return error.message if isinstance(error, HipError) else str(error.strerror or error)
     return ""

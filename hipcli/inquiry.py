@@ -16,14 +16,13 @@ from hipcli import opening, stale
 from hipcli.arguments import Sources
 from hipcli.checks import check_settings
 from hipcli.console import Console
-from hipcli.conversation import Turn, keep, turns_of
+from hipcli.conversation import Turn, as_record, keep, turns_of
 from hipcli.engine.errors import DamagedSessionError, DoesNotFitError
 from hipcli.engine.events import Event, Result
 from hipcli.formatting import count, plural
 from hipcli.material import Material, Room, from_corpus, from_session, refuse_own_output
 from hipcli.progress import ProgressView
 from hipcli.report import Finding, ask_document, warning_row
-from hipcli.resumption import differences, kept_settings
 from hipcli.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,6 +32,22 @@ if TYPE_CHECKING:
     from hipcli.engine.config import GenerationConfig
     from hipcli.engine.engine import Engine
     from hipcli.engine.sessions import SessionRecord
+
+# A resumed session keeps these as they were unless the command line says otherwise: its keys and
+# values hold for no others.
+_KEPT_SETTINGS = (
+    "model",
+    "dtype",
+    "kv_dtype",
+    "method",
+    "budget_tokens",
+    "window_tokens",
+    "sink_tokens",
+    "system",
+    "context_limit",
+    "fit",
+    "encoding",
+)
 
 # Room for a question that is not known yet when documents are cut to what fits.
 UNKNOWN_QUESTION_TOKENS = 512
@@ -132,7 +147,7 @@ class Inquiry:
         self.follow(record)
         self.settings = self.settings.unless_given(record.extra.get("settings", {}))
         check_settings(self.settings)
-        for row in differences(record, self.settings):
+        for row in stale.differing(record, self.settings.values):
             self._warn(row)
         changed = stale.changed(remembered_documents(record.extra.get("context", {})))
         if changed and not self.settings.values["stale_ok"]:
@@ -209,7 +224,9 @@ class Inquiry:
             "answer": values["answer"],
             "generation": generation,
             "cache": self._cache,
-            "extra": material.as_record(kept_settings(values)),
+            "extra": material.as_record({name: values[name] for name in _KEPT_SETTINGS})
+            # Wherever the text is read anew, the conversation goes on.
+            | (as_record(self.turns) if self.turns else {}),
         }
         # What was read anew for the first question serves the others.
         self._cache = dataclasses.replace(self._cache, refresh=False)

@@ -1,6 +1,5 @@
 """The seam to the engine: fetching the default model when it is missing, and opening an engine."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hipcli.console import Console
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import ModelError
+from hipcli.engine.threads import prepare_threads
 from hipcli.options import DEFAULT_MODEL
 from hipcli.progress import ProgressView
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def open_engine(console: Console, config: EngineConfig, view: ProgressView) -> "Engine":
     """The engine for `config`; a missing default model is fetched first, and the user is told."""
-    # Threads of matrix products wait asleep, not spinning: beside any other busy program spinning
-    # made hip take 1.6 times as long (docs/log.md). Read by OpenMP when torch is first imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    prepare_threads()
     ensure_model(console, config, view)
     view.phase("load")
     from hipcli.engine.engine import Engine

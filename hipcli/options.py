@@ -14,7 +14,7 @@ from typing import Any
 
 import platformdirs
 
-from hipcli.engine.config import ANSWER_MODES, EngineConfig, GenerationConfig
+from hipcli.engine.config import ANSWER_MODES, KV_DTYPES, EngineConfig, GenerationConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,13 @@ MACHINE = (
         _default(EngineConfig, "dtype"),
         "Number format of weights and activations.",
         choices=("auto", "bfloat16", "float32"),
+    ),
+    Option(
+        "kv_dtype",
+        str,
+        _default(EngineConfig, "kv_dtype"),
+        "Number format of stored keys and values; fp8_e4m3 halves their memory, on GPUs only.",
+        choices=KV_DTYPES,
     ),
     Option(
         "context_limit",
@@ -243,6 +250,14 @@ COUNT = (
 CACHE = (Option("cache_dir", Path, None, "Where sessions and models are kept.", metavar="FOLDER"),)
 
 SESSION = (
+    Option(
+        "cache_max_size",
+        str,
+        None,
+        "What saved sessions may take together, as in 20GiB (default: the smaller of 50GiB and a "
+        "quarter of the free disk).",
+        metavar="SIZE",
+    ),
     Option("name", str, "", "Name the saved session.", metavar="NAME"),
     Option("no_cache", bool, False, "Neither use nor save a session."),
     Option("refresh", bool, False, "Read everything anew even if a saved session matches."),

@@ -226,7 +226,9 @@ class Settings:
                     both = f"{options.flag(one)} and {options.flag(other)}"
                     raise UsageError(f"{both} exclude one another", "give one of them")
         directory = None if self.values["no_cache"] else self.cache_root
-        return self._made(CacheConfig, directory=directory)
+        limit = self.values["cache_max_size"]
+        max_bytes = 0 if limit is None else max(1, parse_size(limit))
+        return self._made(CacheConfig, directory=directory, max_bytes=max_bytes)
 
     def read_options(self, stdin: bytes | None) -> "ReadOptions":
         from hipcli.documents import ReadOptions

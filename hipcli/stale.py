@@ -1,20 +1,52 @@
-"""Documents of a saved session that have changed since they were read."""
+"""What of a saved session no longer holds: files that changed, settings that differ."""
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hipcli.engine.errors import SessionError
+from hipcli.report import warning_row
 
 if TYPE_CHECKING:
     from hipcli.documents import Corpus, ReadOptions
+    from hipcli.engine.sessions import SessionRecord
     from hipcli.prompts import DocumentSpan
 
 _STDIN = "-"
 # What a shell's <(command) names is another stream, or none, the next time.
 _DESCRIPTORS = ("/dev/", "/proc/")
+# Other values of these settings make keys and values anew.
+_SHAPING = (
+    "model",
+    "dtype",
+    "kv_dtype",
+    "method",
+    "budget_tokens",
+    "window_tokens",
+    "sink_tokens",
+)
+
+
+def differing(record: "SessionRecord", values: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Warnings about settings of a command line that the session was not read with.
+
+    Args:
+        record: the session.
+        values: settings by name, those of the session where the command line has none.
+    """
+    kept = record.extra.get("settings", {})
+    names = [name for name in kept if name in values and values[name] != kept[name]]
+    changes = [f"{name} {kept[name]} -> {values[name]}" for name in names if name in _SHAPING]
+    rows = []
+    if changes:
+        what = f"other settings than session {record.id} was read with ({', '.join(changes)})"
+        rows.append(warning_row("other_session", f"{what}: its text is read anew for them"))
+    if "system" in names:
+        what = f"session {record.id} keeps the system prompt it was read with"
+        rows.append(warning_row("system_kept", what))
+    return rows
 
 
 def changed(documents: Sequence["DocumentSpan"]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from .backends import resolve
 from .types import PagedKV, PageIndex, RopeTables, SparsePlan
 
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -98,15 +99,32 @@ def check_distance(distance: int, rope: RopeTables) -> None:
         )
 
 
-def check_pages(k_pages: torch.Tensor, page_table: torch.Tensor, q: torch.Tensor) -> None:
-    """Check pages [P, num_kv_heads, page_size, head_dim] and their table against q."""
+def check_pages(kv: PagedKV, q: torch.Tensor, backend: str) -> None:
+    """Check keys [P, num_kv_heads, page_size, head_dim] and their table against q."""
+    k_pages, page_table = kv.k_pages, kv.page_table
     require_shape("k_pages", k_pages, (None, None, None, q.shape[-1]))
-    require_dtype("k_pages", k_pages, (q.dtype,))
+    require_dtype("k_pages", k_pages, (q.dtype, torch.float8_e4m3fn))
     require_unit_stride("k_pages", k_pages)
+    check_scales("k_scales", kv.k_scales, k_pages, backend)
     require_shape("page_table", page_table, (None,))
     require_dtype("page_table", page_table, (torch.int32,))
     require_unit_stride("page_table", page_table)
     require_power_of_two("page_size (k_pages.shape[2])", k_pages.shape[2])
+
+
+def check_scales(name: str, scales: torch.Tensor | None, pages: torch.Tensor, backend: str) -> None:
+    """Check the scales fp32 [P, num_kv_heads] of pages, float8_e4m3fn or not."""
+    quantised = pages.dtype == torch.float8_e4m3fn
+    if quantised != (scales is not None):
+        raise ValueError(f"{name}: expected with float8_e4m3fn pages and only then")
+    if scales is None:
+        return
+    if resolve(backend, pages.device) == "cpu":
+        raise NotImplementedError("the cpu backend reads no float8_e4m3fn pages")
+    require_shape(name, scales, pages.shape[:2])
+    require_dtype(name, scales, (torch.float32,))
+    require_unit_stride(name, scales)
+    require_same_device(pages=pages, **{name: scales})
 
 
 def require_power_of_two(name: str, value: int) -> None:
@@ -115,13 +133,22 @@ def require_power_of_two(name: str, value: int) -> None:
         raise ValueError(f"{name}: expected a power of two, received {value}")
 
 
-def check_paged_kv(kv: PagedKV, q: torch.Tensor) -> None:
+def check_paged_kv(kv: PagedKV, q: torch.Tensor, backend: str) -> None:
     """Check keys, values and page table against q."""
-    check_pages(kv.k_pages, kv.page_table, q)
-    require_shape("v_pages", kv.v_pages, kv.k_pages.shape)
-    require_dtype("v_pages", kv.v_pages, (q.dtype,))
-    require_unit_stride("v_pages", kv.v_pages)
+    check_pages(kv, q, backend)
+    check_values(kv, backend)
     check_queries(q, kv.k_pages.shape[1])
+
+
+def check_values(kv: PagedKV, backend: str) -> None:
+    """Check values against keys."""
+    require_shape("v_pages", kv.v_pages, kv.k_pages.shape)
+    require_dtype("v_pages", kv.v_pages, (kv.k_pages.dtype,))
+    require_unit_stride("v_pages", kv.v_pages)
+    check_scales("v_scales", kv.v_scales, kv.v_pages, backend)
+    k_scales, v_scales = kv.k_scales, kv.v_scales
+    if k_scales is not None and v_scales is not None and k_scales.stride() != v_scales.stride():
+        raise ValueError("v_scales: expected the strides of k_scales")
 
 
 def check_seqlen(seqlen_k: torch.Tensor) -> None:

@@ -6,6 +6,9 @@ matrix product a KV head serves the whole group.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from math import prod
+
 import torch
 from torch.nn.functional import pad
 
@@ -34,6 +37,64 @@ def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     first.mul_(cos).addcmul_(second, sin, value=-1)
     second.mul_(cos).addcmul_(kept, sin)
     return x
+
+
+def rotate_into(
+    out: torch.Tensor, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> torch.Tensor:
+    """`rotate_` of `x` written to `out`, of the same shape and dtype; `x` stays as it is."""
+    rotary_dim = cos.shape[-1]
+    half = rotary_dim // 2
+    cos, sin = cos[..., :half].to(x.dtype), sin[..., :half].to(x.dtype)
+    first, second = x[..., :half], x[..., half:rotary_dim]
+    torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=out[..., half:rotary_dim]).addcmul_(first, sin)
+    out[..., rotary_dim:] = x[..., rotary_dim:]
+    return out
+
+
+def half_tables(rope: RopeTables, num_positions: int, dtype: torch.dtype) -> RopeTables:
+    """The first positions of the tables in the precision of the keys, converted once for a call."""
+    return RopeTables(rope.cos[:num_positions].to(dtype), rope.sin[:num_positions].to(dtype))
+
+
+@dataclass(slots=True)
+class RowBuffers:
+    """Memory that `attend_rows` and its callers write to again and again.
+
+    A new tensor of some megabytes for every query block costs more in page faults than the
+    products that fill it.
+    """
+
+    _flat: dict[str, torch.Tensor] = field(default_factory=dict)
+    _tails: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+
+    def _take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        size = prod(shape)
+        flat = self._flat.get(name)
+        if flat is None or flat.numel() < size or flat.dtype != dtype:
+            flat = self._flat[name] = torch.empty(size, dtype=dtype)
+        return flat[:size].view(shape)
+
+    def keys(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """Room for joined keys, in the dtype of `like`; its old contents are lost."""
+        return self._take("keys", shape, like.dtype)
+
+    def values(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """The same for values."""
+        return self._take("values", shape, like.dtype)
+
+    def scores(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """The same for scores."""
+        return self._take("scores", shape, like.dtype)
+
+    def tail(self, rows: int, group: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """`causal_tail`, made once a size; None for one row, which sees everything."""
+        if rows == 1:
+            return None
+        if (rows, group) not in self._tails:
+            self._tails[rows, group] = causal_tail(rows, group, dtype)
+        return self._tails[rows, group]
 
 
 def fold_heads(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
@@ -149,14 +210,21 @@ def causal_tail(rows: int, group: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def attend_rows(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tail: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tail: torch.Tensor | None,
+    buffers: RowBuffers | None = None,
+    return_lse: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Softmax attention of rows that see every key but for a causal tail.
 
     Args:
         q: [num_kv_heads, rows, head_dim], scaled and rotated.
         k, v: [num_kv_heads, num_keys, head_dim].
         tail: additive [rows, n] for the last n keys in q's dtype, or None.
+        buffers: where scores are kept; None allocates.
+        return_lse: without, the log-sum-exp is None and costs nothing.
 
     Returns:
         out [num_kv_heads, rows, head_dim] and lse fp32 [num_kv_heads, rows].
@@ -170,14 +238,18 @@ def attend_rows(
             mask[:, num_keys - tail.shape[1] :] = tail
             mask = mask[None, None]
         run = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        out, lse = run(q[None], k[None], v[None], attn_mask=mask, scale=1.0)
-        return out[0], lse[0].float()
-    scores = torch.bmm(q, k.transpose(1, 2))
+        out, fused_lse = run(q[None], k[None], v[None], attn_mask=mask, scale=1.0)
+        return out[0], fused_lse[0].float()
+    # Strided batches take a path of the matrix library several times slower than a copy.
+    k, v = k.contiguous(), v.contiguous()
+    scores = (buffers or RowBuffers()).scores((*q.shape[:2], num_keys), q)
+    torch.bmm(q, k.transpose(1, 2), out=scores)
     if tail is not None:
         scores[:, :, num_keys - tail.shape[1] :] += tail
-    weights = torch.softmax(scores, dim=-1)
+    peak = scores.amax(-1).float() if return_lse else None
+    weights = torch.softmax(scores, dim=-1, out=scores)
     # The largest weight is exp(largest score - lse): two maxima cost less than another exp.
-    lse = scores.amax(-1).float() - weights.amax(-1).float().log()
+    lse = None if peak is None else peak - weights.amax(-1).float().log()
     return torch.bmm(weights, v), lse
 
 

@@ -14,8 +14,11 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.runtime.jit import JITFunction
 
+from .types import PagedKV
+
 HEAD_DIMS = (64, 80, 96, 128, 256)
 MAX_GROUP = 16
+FP8_CAPABILITY = (8, 9)
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -35,14 +38,21 @@ def require_launchable(*tensors: torch.Tensor) -> None:
 
     Raises:
         TypeError: CPU tensors without the interpreter.
-        NotImplementedError: bf16 or fp8 in the interpreter, whose arithmetic is wrong there.
+        NotImplementedError: bf16 in the interpreter, whose arithmetic is wrong there; fp8 on a
+            GPU that has no such conversions.
     """
     for tensor in tensors:
         if tensor.device.type == "cpu" and not interpreted():
             raise TypeError("the triton backend needs CUDA tensors, received tensors on the CPU")
-        if interpreted() and tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        if interpreted() and tensor.dtype == torch.bfloat16:
             raise NotImplementedError(
                 f"Triton's interpreter computes {tensor.dtype} wrongly: use float16 or float32"
+            )
+        fp8 = tensor.dtype == torch.float8_e4m3fn
+        if fp8 and tensor.device.type == "cuda" and _capability(tensor.device) < FP8_CAPABILITY:
+            raise NotImplementedError(
+                f"float8_e4m3fn needs compute capability 8.9, {tensor.device} has "
+                f"{'.'.join(map(str, _capability(tensor.device)))}"
             )
 
 
@@ -64,11 +74,26 @@ def _shared_bytes(index: int) -> int:
     return torch.cuda.get_device_properties(index).shared_memory_per_block_optin
 
 
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
 def shared_bytes(device: torch.device) -> int:
     """Shared memory one program may have; Hopper's where there is no device to ask."""
     if device.type != "cuda":
         return 232448
     return _shared_bytes(device.index if device.index is not None else torch.cuda.current_device())
+
+
+def pages_and_scales(kv: PagedKV) -> tuple[torch.Tensor, ...]:
+    """Keys, values and the scales of both for a kernel; pages stand in for scales they lack."""
+    k_scales = kv.k_pages if kv.k_scales is None else kv.k_scales
+    return kv.k_pages, kv.v_pages, k_scales, kv.v_pages if kv.v_scales is None else kv.v_scales
+
+
+def scale_stride(kv: PagedKV) -> int:
+    """Elements from one slot's scales to the next's; those of its heads are neighbours."""
+    return 0 if kv.k_scales is None else kv.k_scales.stride(0)
 
 
 def dot_precision(dtype: torch.dtype) -> str:
@@ -153,17 +178,68 @@ def load_channels(
 
 
 @triton.jit
-def turn_pairs(lo, hi, cos, sin):
-    """Both halves [R, HALF_PAD] of rows, turned, side by side [R, 2 * HALF_PAD] in their dtype.
+def load_scales(at, valid, MASKED: tl.constexpr):
+    """fp32 [R] at pointers; 0 where a row is not valid: its page may never have been written."""
+    if MASKED:
+        return tl.load(at, mask=valid, other=0.0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
+def turn_pairs(lo, hi, cos, sin, DTYPE: tl.constexpr):
+    """Both halves [R, HALF_PAD] of rows, turned, side by side [R, 2 * HALF_PAD] in DTYPE.
 
     Joining the halves moves nothing: a thread keeps both values of a pair.
     """
     lo32 = lo.to(tl.float32)
     hi32 = hi.to(tl.float32)
-    first = (lo32 * cos - hi32 * sin).to(lo.dtype)
-    second = (hi32 * cos + lo32 * sin).to(lo.dtype)
+    first = (lo32 * cos - hi32 * sin).to(DTYPE)
+    second = (hi32 * cos + lo32 * sin).to(DTYPE)
     pairs = tl.permute(tl.join(first, second), (0, 2, 1))
     return tl.reshape(pairs, [lo.shape[0], 2 * lo.shape[1]])
+
+
+@triton.jit
+def least_scale(largest):
+    """The smallest power of two, at least 2^-100, with which `largest` fits e4m3 (448)."""
+    # 448 is 1.75 * 2^8: a larger mantissa carries into the exponent.
+    exponent = ((largest.to(tl.int32, bitcast=True) + 0x1FFFFF) >> 23) - 8
+    return (tl.maximum(exponent, 27) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def reciprocal(power):
+    """1 / a power of two, exactly; a division may be approximate."""
+    return ((254 << 23) - power.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def to_e4m3(x):
+    """fp32 up to 448 to float8_e4m3fn, nearest even; beyond it, and not a number, to NaN.
+
+    Rounded here, so that the conversion is exact and alike wherever it runs.
+    """
+    bits = x.to(tl.int32, bitcast=True)
+    coarse = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000
+    normal = coarse.to(tl.float32, bitcast=True)
+    # Below 2^-6 the grid is 2^-9, as it is for fp32 near 1.5 * 2^14.
+    tiny = (x + 24576.0) - 24576.0
+    rounded = tl.where(tl.abs(x) < 0.015625, tiny, normal)
+    return tl.where(tl.abs(x) <= 448.0, rounded, float("nan")).to(tl.float8e4nv)
+
+
+@triton.jit
+def split_e4m3(rows):
+    """Rows fp32 as (high, low, scale): rows = (high + low) * scale to eight significant bits.
+
+    Two products in fp8 take the time of one in 16 bits, and keys in fp8 then go to the matrix
+    units as they are stored. The scale is one power of two for all rows.
+    """
+    scale = least_scale(tl.max(tl.max(tl.abs(rows), axis=1), axis=0))
+    scaled = rows * reciprocal(scale)
+    high = to_e4m3(scaled)
+    return high, to_e4m3(scaled - high.to(tl.float32)), scale
 
 
 @triton.jit
@@ -191,15 +267,21 @@ def load_rotated(
     cos_stride,
     HALF: tl.constexpr,
     HALF_PAD: tl.constexpr,
+    DTYPE: tl.constexpr,
     MASKED: tl.constexpr,
+    factor=None,
 ):
-    """Rotary channels [R, 2 * HALF_PAD] of rows, turned, in the rows' dtype: halves side by side.
+    """Rotary channels [R, 2 * HALF_PAD] of rows, turned, in DTYPE: halves side by side.
 
-    Each half is loaded once; the tables' second half repeats the first and is not read.
+    Each half is loaded once; the tables' second half repeats the first and is not read. A
+    `factor` [R] multiplies the rows.
     """
     lo = load_channels(rows, valid, 0, HALF, HALF_PAD, MASKED)
     hi = load_channels(rows, valid, HALF, HALF, HALF_PAD, MASKED)
     table = position * cos_stride
     c = load_channels(cos + table, valid, 0, HALF, HALF_PAD, False).to(tl.float32)
     s = load_channels(sin + table, valid, 0, HALF, HALF_PAD, False).to(tl.float32)
-    return turn_pairs(lo, hi, c, s)
+    if factor is not None:
+        c *= factor[:, None]
+        s *= factor[:, None]
+    return turn_pairs(lo, hi, c, s, DTYPE)

@@ -16,14 +16,20 @@ class PagedKV:
     """Keys (un-rotated) and values of one layer in pages.
 
     Args:
-        k_pages: [P, num_kv_heads, page_size, head_dim]; may be a strided view.
+        k_pages: [P, num_kv_heads, page_size, head_dim]; may be a strided view. In the dtype of
+            the queries, or float8_e4m3fn with scales.
         v_pages: the same shape and dtype.
         page_table: int32 [num_pages], logical page -> slot (first dimension of the pages).
+        k_scales: fp32 [P, num_kv_heads] for float8_e4m3fn (key = stored * scale), else None; may
+            be a strided view.
+        v_scales: the same of the values, with the same strides.
     """
 
     k_pages: torch.Tensor
     v_pages: torch.Tensor
     page_table: torch.Tensor
+    k_scales: torch.Tensor | None = None
+    v_scales: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

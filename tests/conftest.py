@@ -6,10 +6,12 @@ from pathlib import Path
 # Triton reads this when it is first imported; set later, its interpreter fails. Without a GPU the
 # kernels run in the interpreter.
 os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")
-# As hip itself sets it before torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
+
+from hipcli.engine.threads import prepare_threads
+
+prepare_threads()
 
 # Where whoever runs the tests keeps caches and models; kept before a test hides it.
 OWN_CACHE_DIR = os.environ.get("HIP_CACHE_DIR")

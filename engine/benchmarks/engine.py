@@ -22,6 +22,8 @@ from pathlib import Path
 
 import torch
 
+from hipcli.engine.config import KV_DTYPES
+
 FOLDER = Path(__file__).resolve().parent
 
 
@@ -102,6 +104,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 8192, 32768, 131072])
     parser.add_argument("--contexts", type=int, nargs="*", default=[131072, 1048576])
     parser.add_argument("--layers", type=int, default=32, help="GPU: of the model")
+    parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="auto", help="GPU: of the store")
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
@@ -131,6 +134,7 @@ def main(program: list[str], words: list[str] | None = None) -> int:
     run_all(options, report)
     line = {
         **environment(options.device),
+        "kv_dtype": options.kv_dtype,
         "results": report.results,
         "errors": report.errors,
         "seconds": round(report.elapsed_s, 1),

@@ -104,11 +104,30 @@ def check_prefill() -> None:
     require("hip, fp32, against the CPU engine", relative(logits, sparse), 1e-3)
 
 
-def check_decode() -> None:
+def check_fp8_prefill() -> None:
+    """Keys and values in fp8: Triton's kernels against the references on the GPU."""
+    ids = torch.randint(0, VOCAB, (LENGTH,), generator=torch.Generator().manual_seed(1))
+    for name, method in (("dense", DenseMethod()), ("hip", HipMethod(SMALL))):
+        logits = []
+        for backend in ("reference", "triton"):
+            runner = Runner(tiny_llama().to("cuda"), "fp8_e4m3", backend)
+            logits.append(read(runner, method, ids, 256)[0])
+        require(f"{name}, fp8 KV, against the references", relative(logits[1], logits[0]), 1e-3)
+
+
+def check_all(kv_dtype: str) -> None:
+    """Reading and decoding with keys and values stored as `kv_dtype`."""
+    check_prefill()
+    if kv_dtype == "fp8_e4m3":
+        check_fp8_prefill()
+    check_decode(kv_dtype)
+
+
+def check_decode(kv_dtype: str) -> None:
     """Graphs against eager steps, over borders of pages and every kind of step."""
     ids = torch.randint(0, VOCAB, (LENGTH,), generator=torch.Generator().manual_seed(2))
     for dtype in (torch.float32, torch.bfloat16):
-        runner = Runner(tiny_llama().to("cuda", dtype))
+        runner = Runner(tiny_llama().to("cuda", dtype), kv_dtype)
         for name, method in (("dense", DenseMethod()), ("hip", HipMethod(SMALL))):
             rows = []
             for graphs in (True, False):

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hipcli.engine.benchmarks.engine_checks import check_decode, check_prefill
+from hipcli.engine.benchmarks.engine_checks import check_all
 from hipcli.engine.decoding import DeviceDecoder
 from hipcli.engine.device import GPU_CHUNK_TOKENS, GPU_DENSE_TOKENS, free_bytes
 from hipcli.engine.methods.configs import HipConfig, WindowConfig
@@ -67,7 +67,7 @@ def keep_layers(runner: Runner, layers: int) -> Runner:
     torch.cuda.empty_cache()
     rotary = runner.tables.rotary
     model.model.rotary_emb = rotary
-    return Runner(model)
+    return Runner(model, "fp8_e4m3" if runner.layout.quantised else "auto")
 
 
 def hip() -> HipMethod:
@@ -95,7 +95,7 @@ class Bench:
         self.options = options
         self.report = report
         self.layers: int = options.layers
-        self.runner = Runner(llama_8b(options.layers))
+        self.runner = Runner(llama_8b(options.layers), options.kv_dtype)
         weights = torch.cuda.memory_allocated() / 2**30
         report.show("weights", weights, "GiB")
 
@@ -268,7 +268,7 @@ def long_context(bench: Bench, context: int) -> None:
     drop = -(-missing // (pages + layer_bytes))
     if drop:
         bench.layers -= drop
-        print(f"   bf16 KV of all layers does not fit: {bench.layers} layers run", flush=True)
+        print(f"   the KV of all layers does not fit: {bench.layers} layers run", flush=True)
         bench.runner = keep_layers(bench.runner, bench.layers)
     store = bench.runner.new_store(context + spare)
     bench.prefill(f"hip {context:,}", hip(), store, context)
@@ -315,7 +315,7 @@ def run_steps(decoder: DeviceDecoder, count: int) -> None:
 
 def run_all(options: argparse.Namespace, report: Report) -> None:
     """All sections in order; only what is right is timed."""
-    report.section("gate", lambda: (check_prefill(), check_decode()))
+    report.section("gate", lambda: check_all(options.kv_dtype))
     if "gate" in report.errors:
         return
     if options.only == ["gate"]:

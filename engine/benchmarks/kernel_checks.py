@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
+from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.kernels.page_index import new_page_index, update_page_index_
 from hipcli.kernels.rope import rope as apply_rope
 from hipcli.kernels.score_blocks import score_blocks
@@ -39,6 +41,18 @@ def paged(context: int) -> PagedKV:
     pages = torch.randn(count, 2, 8, 64, 128, dtype=torch.bfloat16, device=DEVICE)
     table = torch.randperm(count, device=DEVICE).int()
     return PagedKV(pages[:, 0], pages[:, 1], table)
+
+
+def paged_fp8(context: int) -> PagedKV:
+    """Random keys and values as a store quantises them, pages in shuffled slots."""
+    layout = KVLayout(1, 8, 128, torch.bfloat16, quantised=True)
+    store = KVStore(layout, context, "triton", DEVICE)
+    step = min(context, 65536)
+    for start in range(0, context, step):
+        shape = (min(step, context - start), 8, 128)
+        k, v = (torch.randn(shape, dtype=torch.bfloat16, device=DEVICE) for _ in range(2))
+        store.append(0, start, k, v)
+    return replace(store.kv[0], page_table=torch.randperm(context // 64, device=DEVICE).int())
 
 
 def relative(value: torch.Tensor, truth: torch.Tensor) -> float:
@@ -79,9 +93,9 @@ def check_rope() -> float:
     )
 
 
-def check_attention(tokens: int, size: int) -> float:
+def check_attention(tokens: int, size: int, pages: Callable[[int], PagedKV] = paged) -> float:
     """Error of sparse_prefill (size > 1) or sparse_decode."""
-    kv, length = paged(CONTEXT), torch.tensor([CONTEXT - 5], dtype=torch.int32, device=DEVICE)
+    kv, length = pages(CONTEXT), torch.tensor([CONTEXT - 5], dtype=torch.int32, device=DEVICE)
     q = torch.randn(tokens, 32, 128, dtype=torch.bfloat16, device=DEVICE)
     plan = random_plan(-(-tokens // size), size, CONTEXT - 5 - tokens)
     run = sparse_decode if size == 1 else sparse_prefill
@@ -90,21 +104,27 @@ def check_attention(tokens: int, size: int) -> float:
     return max(relative(out, true_out), relative(lse, true_lse))
 
 
-def check_selection(tokens: int, size: int, stride: int, dtype: torch.dtype) -> float:
+def check_selection(
+    tokens: int,
+    size: int,
+    stride: int,
+    dtype: torch.dtype,
+    pages: Callable[[int], PagedKV] = paged,
+) -> float:
     """Error of page and block scores; the selections must attain the reference's mass."""
-    kv, length = paged(CONTEXT), torch.tensor([CONTEXT], dtype=torch.int32, device=DEVICE)
+    kv, length = pages(CONTEXT), torch.tensor([CONTEXT], dtype=torch.int32, device=DEVICE)
     q = torch.randn(tokens, 32, 128, dtype=torch.bfloat16, device=DEVICE)
     index = new_page_index("bounds", (8, CONTEXT // 64, 128), 64, dtype=dtype, device=DEVICE)
-    update_page_index_(index, kv.k_pages, kv.page_table, length, CONTEXT)
+    update_page_index_(index, kv.k_pages, kv.page_table, length, CONTEXT, k_scales=kv.k_scales)
     blocks = -(-tokens // size)
     starts = torch.full((blocks,), CONTEXT - 1024, dtype=torch.int32, device=DEVICE)
     arguments = (q, index, starts, tables(), 1024, size, stride, 256)
     scores, truth = score_pages(*arguments), score_pages(*arguments, backend="reference")
     error = relative(scores, truth)
-    pages = select_blocks(truth, 64)
-    if not torch.equal(pages, select_blocks(truth, 64, backend="reference")):
+    best = select_blocks(truth, 64)
+    if not torch.equal(best, select_blocks(truth, 64, backend="reference")):
         raise AssertionError("select_blocks differs from the reference")
-    arguments = (q, kv, pages, tables(), 1024, size, 16, stride)
+    arguments = (q, kv, best, tables(), 1024, size, 16, stride)
     scores, truth = score_blocks(*arguments), score_blocks(*arguments, backend="reference")
     error = max(error, relative(scores, truth))
     chosen, best = select_blocks(scores, 128), select_blocks(truth, 128, backend="reference")
@@ -140,9 +160,9 @@ def check_step(early: bool) -> float:
     return max(errors)
 
 
-def check_vote(tokens: int) -> float:
+def check_vote(tokens: int, pages: Callable[[int], PagedKV] = paged) -> float:
     """Error of vote."""
-    kv, length = paged(CONTEXT), torch.tensor([CONTEXT - 100], dtype=torch.int32, device=DEVICE)
+    kv, length = pages(CONTEXT), torch.tensor([CONTEXT - 100], dtype=torch.int32, device=DEVICE)
     q = torch.randn(tokens, 32, 128, dtype=torch.bfloat16, device=DEVICE)
     arguments = (q, kv, length, tables(), 1024, SCALE)
     results = zip(vote(*arguments), vote(*arguments, backend="reference"), strict=True)
@@ -161,6 +181,12 @@ CHECKS: dict[str, Callable[[], float]] = {
     "vote 1": lambda: check_vote(1),
     "vote 16": lambda: check_vote(16),
     "vote 64": lambda: check_vote(64),
+    "sparse_prefill, fp8 KV": lambda: check_attention(200, 64, paged_fp8),
+    "sparse_decode, fp8 KV": lambda: check_attention(3, 1, paged_fp8),
+    "selection prefill, fp8 KV": lambda: check_selection(150, 64, 4, torch.bfloat16, paged_fp8),
+    "selection decode, fp8 KV": lambda: check_selection(1, 1, 1, torch.float8_e4m3fn, paged_fp8),
+    "vote 16, fp8 KV": lambda: check_vote(16, paged_fp8),
+    "vote 64, fp8 KV": lambda: check_vote(64, paged_fp8),
 }
 
 
@@ -173,7 +199,7 @@ def check_all(guard: Callable[[str, Callable[[], None]], None]) -> dict[str, flo
         if not error < BUDGET:
             raise AssertionError(f"relative error {error:.2e} is over {BUDGET:.1e}")
         errors[name] = round(error, 6)
-        print(f"right  {name:20s} {error:.2e}", flush=True)
+        print(f"right  {name:26s} {error:.2e}", flush=True)
 
     for name, check in CHECKS.items():
         guard(f"check {name}", lambda name=name, check=check: run(name, check))

@@ -4,7 +4,8 @@
 
 Shape: one layer of Llama-3.1-8B (32 query heads, 8 KV heads, head_dim 128, bf16, batch 1), 256
 sinks, a window of 1,024, 2,048 selected tokens in blocks of 16, 64-token pages. Decode runs in
-CUDA graphs that walk over several layers' buffers, so that the L2 cache does not flatter it.
+CUDA graphs that walk over several layers' buffers, so that the L2 cache does not flatter it. The
+entries of "fp8" are the same with keys and values in float8_e4m3fn.
 Prints the checks, a table, and one line of JSON.
 """
 
@@ -22,6 +23,7 @@ import torch
 
 from hipcli.engine.benchmarks.kernel_cases import Bench, sections
 from hipcli.engine.benchmarks.kernel_checks import check_all
+from hipcli.engine.benchmarks.kernel_fp8 import fp8_sections
 from hipcli.engine.benchmarks.kernel_sweeps import sweeps
 
 FOLDER = Path(__file__).resolve().parent
@@ -92,7 +94,8 @@ def main(words: list[str] | None = None) -> int:
     results: dict[str, object] = {}
     for context in options.contexts:
         bench = Bench(context)
-        entries = [*sections(bench), *(sweeps(bench) if options.sweep else [])]
+        entries = [*sections(bench), *fp8_sections(bench)]
+        entries += sweeps(bench) if options.sweep else []
         for name, run in entries:
             if options.only and not any(word in name for word in options.only):
                 continue

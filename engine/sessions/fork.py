@@ -8,9 +8,10 @@ from pathlib import Path
 
 from hipcli.engine.errors import SessionError
 from hipcli.engine.sessions.disk import NEW_SUFFIX
-from hipcli.engine.sessions.identity import session_key
+from hipcli.engine.sessions.identity import identity_key
 from hipcli.engine.sessions.manifest import MANIFEST, PROGRESS, Manifest
-from hipcli.engine.sessions.store import SessionRecord, SessionStore
+from hipcli.engine.sessions.record import SessionRecord
+from hipcli.engine.sessions.store import SessionStore
 
 
 def fork(store: SessionStore, record: SessionRecord, name: str = "") -> SessionRecord:
@@ -33,7 +34,7 @@ def fork(store: SessionStore, record: SessionRecord, name: str = "") -> SessionR
     identity = {**parent.identity, "branch": secrets.token_hex(8)}
     manifest = dataclasses.replace(
         parent,
-        key=session_key(identity),
+        key=identity_key(identity),
         identity=identity,
         name=name,
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -15,6 +15,15 @@ FORMAT_VERSION = 2
 ENGINE_VERSION = 3
 
 
+# Told to people, no part of the identity: the same weights under another name are the same.
+LABELS = ("model_name",)
+
+
+def identity_key(record: dict[str, Any]) -> str:
+    """`session_key` of a record without its labels."""
+    return session_key({name: value for name, value in record.items() if name not in LABELS})
+
+
 def session_key(record: dict[str, Any]) -> str:
     """SHA-256 of the record in canonical JSON: sorted keys, no spaces, ASCII.
 

@@ -1,10 +1,12 @@
 """Locks between processes that end with the process that holds them, however that ends.
 
 The lock is flock's; the file only carries it, and says who holds it. A file whose holder is gone
-is free for the next one, so no lock is ever stale. Whoever releases a lock removes its file.
+is free for the next one, so no lock is ever stale. Whoever releases a lock removes its file. On a
+file system without locks (some network shares) every lock is granted.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -20,18 +22,18 @@ def try_lock(path: Path, *, wait: bool = False) -> int | None:
         What `release` needs, or None if another holds it and `wait` is False.
 
     Raises:
-        OSError: the file cannot be made, or its file system has no locks.
+        OSError: the file cannot be made.
     """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(fd)
-            return None
+            granted = _flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BaseException:
             os.close(fd)
             raise
+        if not granted:
+            os.close(fd)
+            return None
         if _is_file(fd, path):
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, 0)
@@ -55,14 +57,23 @@ def holder(path: Path) -> str:
     except OSError:
         return ""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return ""
-    except BlockingIOError:
+        if _flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return ""
         return _named(os.pread(fd, 4096, 0))
-    except OSError:
-        return ""
     finally:
         os.close(fd)
+
+
+def _flock(fd: int, operation: int) -> bool:
+    """False if another holds the lock."""
+    try:
+        fcntl.flock(fd, operation)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF):
+            raise
+    return True
 
 
 def sweep(folder: Path) -> None:
@@ -100,12 +111,8 @@ class Lease:
 
     def __init__(self, folder: Path) -> None:
         self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._fd)
-            self._fd = -1
-            raise
+        if not _flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB):
+            raise BlockingIOError(errno.EWOULDBLOCK, "it is being removed", str(folder))
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
@@ -121,12 +128,7 @@ def unused(folder: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
+        yield _flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         os.close(fd)
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from hipcli.engine.errors import SessionError
+from hipcli.engine.sessions.identity import LABELS
 from hipcli.engine.sessions.session import Session
 from hipcli.engine.sessions.store import SessionStore
 
 # What of an identity says which text was read. All else must be the same for pages to serve.
-TEXT_FIELDS = ("inputs", "tokens", "branch")
+TEXT_FIELDS = ("inputs", "tokens", "branch", *LABELS)
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:

@@ -10,7 +10,8 @@ from typing import TypeVar
 from hipcli.engine.errors import SessionError
 from hipcli.engine.sessions.locks import unused
 from hipcli.engine.sessions.manifest import Manifest, NewerSessionError
-from hipcli.engine.sessions.store import FOLDER_DIGITS, SessionStore, folder_bytes
+from hipcli.engine.sessions.record import folder_bytes
+from hipcli.engine.sessions.store import FOLDER_DIGITS, SessionStore
 
 MAX_BYTES = 50 << 30
 Made = TypeVar("Made")
@@ -32,14 +33,16 @@ def surplus(store: SessionStore, limit_bytes: int | None) -> list[tuple[Path, in
     found += [(r.path, r.num_bytes) for r in records if r.state == "damaged"]
     if limit_bytes is None:
         return found
-    left = store.total_bytes() - sum(size for _, size in found)
+    gone = {path for path, _ in found}
+    kept = [record.path for record in records if record.path not in gone]
     for record in reversed([r for r in records if r.usable]):
-        if left <= limit_bytes:
+        # Counted anew: files that a fork still uses give nothing back.
+        if folder_bytes(*kept) <= limit_bytes:
             break
         with unused(record.path) as nobody:
             if nobody and not store.builder(record.key):
                 found.append((record.path, record.num_bytes))
-                left -= record.num_bytes
+                kept.remove(record.path)
     return found
 
 

@@ -8,19 +8,14 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hipcli.engine.errors import SessionError
 from hipcli.engine.sessions import locks
 from hipcli.engine.sessions.disk import NEW_SUFFIX, TRASH_SUFFIX, Disk
-from hipcli.engine.sessions.manifest import (
-    PARTIAL_SUFFIX,
-    Manifest,
-    NewerSessionError,
-    read_tokens,
-)
+from hipcli.engine.sessions.manifest import PARTIAL_SUFFIX, Manifest, read_tokens
+from hipcli.engine.sessions.record import SessionRecord, folder_bytes, read_record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,57 +23,6 @@ if TYPE_CHECKING:
 CACHEDIR_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Saved contexts of hip.\n"
 QUARANTINE = "quarantine"
 FOLDER_DIGITS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
-    """A session as listed. Times are UTC seconds since the epoch; `num_bytes` is disk space.
-
-    `state` is complete, partial, newer (of a newer format) or damaged (its manifest); of the last
-    two only the folder and its size are known.
-    """
-
-    id: str
-    key: str
-    name: str
-    created: str
-    used_s: float
-    state: str
-    context_tokens: int
-    num_bytes: int
-    model: str
-    method: str
-    branch: str
-    inputs: tuple[dict[str, str], ...]
-    extra: dict[str, Any]
-    kept_ratio: float
-    path: Path
-
-    @property
-    def complete(self) -> bool:
-        """True if the whole context is there."""
-        return self.state == "complete"
-
-    @property
-    def usable(self) -> bool:
-        """True if a question can be asked."""
-        return self.state in ("complete", "partial")
-
-
-def folder_bytes(folder: Path) -> int:
-    """Disk space of the files under `folder`, as `du` counts it: linked files once."""
-    seen = set()
-    total = 0
-    for root, folders, names in os.walk(folder):
-        for name in [*names, *folders]:
-            with contextlib.suppress(OSError):
-                entry = os.lstat(os.path.join(root, name))
-                if entry.st_nlink > 1 and name in names:
-                    if (entry.st_dev, entry.st_ino) in seen:
-                        continue
-                    seen.add((entry.st_dev, entry.st_ino))
-                total += entry.st_blocks * 512
-    return total
 
 
 class SessionStore:
@@ -118,6 +62,8 @@ class SessionStore:
     def sweep(self) -> None:
         """Remove what killed processes left: locks nobody holds, folders half made or removed."""
         locks.sweep(self.directory / "locks")
+        with contextlib.suppress(OSError):
+            (self.root / QUARANTINE).rmdir()
         for folder in self._folders((TRASH_SUFFIX, NEW_SUFFIX)):
             if folder.name.endswith(NEW_SUFFIX):
                 key = folder.name.removesuffix(NEW_SUFFIX)
@@ -148,7 +94,7 @@ class SessionStore:
         records = []
         for folder in self._folders():
             with contextlib.suppress(OSError):
-                record = self._record(folder)
+                record = read_record(folder)
                 if unusable or record.usable:
                     records.append(record)
         return sorted(records, key=lambda record: record.used_s, reverse=True)
@@ -168,36 +114,6 @@ class SessionStore:
             and (entry.name.endswith(suffixes) if suffixes else not entry.name.endswith(others))
         )
 
-    def _record(self, folder: Path) -> SessionRecord:
-        used_s, num_bytes = folder.stat().st_mtime, folder_bytes(folder)
-        state = "partial" if folder.name.endswith(PARTIAL_SUFFIX) else "complete"
-        try:
-            manifest = Manifest.read(folder)
-        except SessionError as error:
-            state = "newer" if isinstance(error, NewerSessionError) else "damaged"
-            key = folder.name.removesuffix(PARTIAL_SUFFIX)
-            return SessionRecord(
-                key[:12], key, "", "", used_s, state, 0, num_bytes, "", "", "", (), {}, 1.0, folder
-            )
-        identity = manifest.identity
-        return SessionRecord(
-            id=manifest.key[:12],
-            key=manifest.key,
-            name=manifest.name,
-            created=manifest.created,
-            used_s=used_s,
-            state=state,
-            context_tokens=manifest.context_tokens,
-            num_bytes=num_bytes,
-            model=str(identity.get("model_name", "")),
-            method=str(identity.get("method", {}).get("name", "")),
-            branch=str(identity.get("branch", "")),
-            inputs=tuple(manifest.inputs),
-            extra=manifest.extra,
-            kept_ratio=1.0,
-            path=folder,
-        )
-
     def total_bytes(self) -> int:
         """Disk space of all that is saved, as `du` counts it."""
         return folder_bytes(self.root)
@@ -213,11 +129,11 @@ class SessionStore:
             SessionError: none, more than one, or one that cannot be read.
         """
         every = self.list(unusable=True)
-        records = every if unusable else [record for record in every if record.usable]
+        if not every and wanted is None:
+            raise SessionError("there are no saved sessions", "ask about a document first")
         if wanted is None:
-            if not records:
-                raise SessionError("there are no saved sessions", "ask about a document first")
-            return records[0]
+            # Never an older one in place of the latest.
+            return self._readable(every[0], unusable)
         matches = [record for record in every if record.name and record.name == wanted]
         if not matches:
             matches = [record for record in every if wanted and record.key.startswith(wanted)]
@@ -228,10 +144,18 @@ class SessionStore:
             raise SessionError(
                 f"'{wanted}' fits several sessions: {ids}", "give the id, or more digits of it"
             )
-        if matches[0] not in records:
-            # Says why.
-            Manifest.read(matches[0].path)
-        return matches[0]
+        return self._readable(matches[0], unusable)
+
+    def _readable(self, record: SessionRecord, unusable: bool) -> SessionRecord:
+        if not unusable and not record.usable:
+            try:
+                Manifest.read(record.path)
+            except SessionError as error:
+                error.hint = error.hint or (
+                    f"name another one, or remove it: hip sessions rm {record.id}"
+                )
+                raise
+        return record
 
     def context(self, record: SessionRecord) -> "np.ndarray":
         """Token ids of a session's context, int32 [N], so that no document is read again.
@@ -274,15 +198,15 @@ class SessionStore:
         """
         self._rewrite(record, name=name)
 
-    def remember(self, record: SessionRecord, key: str, value: Any) -> None:
-        """Put something in what the caller keeps beside a session's context.
+    def remember(self, record: SessionRecord, more: dict[str, Any]) -> None:
+        """Add to what the caller keeps beside a session's context.
 
         Raises:
             SessionError: its manifest cannot be read.
             OSError: it cannot be written.
         """
         extra = Manifest.read(record.path).extra
-        self._rewrite(record, extra={**extra, key: value})
+        self._rewrite(record, extra={**extra, **more})
 
     def _rewrite(self, record: SessionRecord, **changes: Any) -> None:
         manifest = dataclasses.replace(Manifest.read(record.path), **changes)

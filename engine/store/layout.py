@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     import torch
 
 PAGE_TOKENS = 64
+# Scales at the end of a page fill whole cache lines, so that the next page begins with one.
+SCALE_ALIGNMENT_BYTES = 128
+SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +19,24 @@ class KVLayout:
 
     Args:
         num_layers, num_kv_heads, head_dim: the model's.
-        dtype: of keys, values and summaries.
+        dtype: of summaries, and of keys and values unless `quantised`.
+        quantised: keys and values are float8_e4m3fn; the fp32 scales of the keys and then of the
+            values of each head lie at the end of the page.
     """
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     dtype: "torch.dtype"
+    quantised: bool = False
+
+    @property
+    def page_dtype(self) -> "torch.dtype":
+        """Of keys and values in pages."""
+        # Listing and verifying sessions waits for no torch.
+        import torch
+
+        return torch.float8_e4m3fn if self.quantised else self.dtype
 
     @property
     def page_shape(self) -> tuple[int, int, int, int]:
@@ -36,8 +50,21 @@ class KVLayout:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one page of one layer."""
-        return 2 * self.num_kv_heads * PAGE_TOKENS * self.head_dim * self.dtype.itemsize
+        """Bytes of one page of one layer, its scales included."""
+        return self.content_bytes + self.scale_bytes
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of the keys and values of one page of one layer."""
+        return 2 * self.num_kv_heads * PAGE_TOKENS * self.head_dim * self.page_dtype.itemsize
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes that the scales of one page of one layer take up."""
+        if not self.quantised:
+            return 0
+        used = 2 * self.num_kv_heads * SCALE_BYTES
+        return -(-used // SCALE_ALIGNMENT_BYTES) * SCALE_ALIGNMENT_BYTES
 
     @property
     def summary_bytes(self) -> int:

@@ -18,6 +18,8 @@ from hipcli.engine.store.layout import (
 )
 from hipcli.engine.store.memory import DeviceMemory, HostMemory
 from hipcli.kernels.page_index import update_page_index_
+from hipcli.kernels.paging import dequantise
+from hipcli.kernels.quantise_pages import quantise_pages_
 from hipcli.kernels.types import PagedKV, PageIndex
 
 __all__ = ["PAGE_TOKENS", "KVLayout", "KVStore", "layer_files", "num_pages"]
@@ -46,6 +48,7 @@ class KVStore:
 
     Attributes:
         pages: per layer [capacity_pages, 2, num_kv_heads, page_size, head_dim].
+        scales: per layer fp32 [capacity_pages, 2, num_kv_heads] of quantised pages, else None.
         kv: per layer the same as keys, values and page table.
         index: per layer the summaries of all full pages; asking for those of a layer raises
             DamagedSessionError when they are not what was written.
@@ -69,7 +72,13 @@ class KVStore:
         self._memory = make(layout, capacity, self.device)
         self.pages: list[torch.Tensor] = self._memory.pages
         table = torch.arange(capacity, dtype=torch.int32, device=self.device)
-        self.kv = [PagedKV(pages[:, 0], pages[:, 1], table) for pages in self.pages]
+        self.scales = self._memory.scales
+        self.kv = [
+            PagedKV(pages[:, 0], pages[:, 1], table)
+            if scales is None
+            else PagedKV(pages[:, 0], pages[:, 1], table, scales[:, 0], scales[:, 1])
+            for pages, scales in zip(self.pages, self.scales, strict=True)
+        ]
         self._index = [
             PageIndex("bounds", summaries, None, PAGE_TOKENS)
             for summaries in self._memory.summaries
@@ -196,8 +205,17 @@ class KVStore:
         end = start + k.shape[0]
         if end > self.capacity_tokens:
             raise ValueError(f"{end} tokens exceed the store's capacity {self.capacity_tokens}")
-        pages = self.pages[layer]
-        position = start
+        if self.layout.quantised:
+            self._quantise(layer, self.seqlen_k(end), k, v)
+        else:
+            self._copy(layer, start, k, v)
+        full = end // PAGE_TOKENS * PAGE_TOKENS
+        if full > start:
+            self.summarise(layer, self.seqlen_k(full), full - start)
+
+    def _copy(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """`append` to pages in the dtype of k and v."""
+        pages, position, end = self.pages[layer], start, start + k.shape[0]
         while position < end:
             page, offset = divmod(position, PAGE_TOKENS)
             if offset == 0 and end - position >= PAGE_TOKENS:
@@ -209,20 +227,43 @@ class KVStore:
                 pages[page, 0, :, offset : offset + count] = k[source].transpose(0, 1)
                 pages[page, 1, :, offset : offset + count] = v[source].transpose(0, 1)
             position += count
-        full = end // PAGE_TOKENS * PAGE_TOKENS
-        if full > start:
-            self.summarise(layer, self.seqlen_k(full), full - start)
 
-    def append_at(self, layer: int, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    def _quantise(
+        self, layer: int, seqlen_k: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> None:
+        """Write the newest of `seqlen_k` (int32 [1]) tokens to quantised pages."""
+        quantise_pages_(self.kv[layer], k, v, seqlen_k, backend=self.backend)
+
+    def append_at(
+        self,
+        layer: int,
+        rows: torch.Tensor,
+        seqlen_k: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+    ) -> None:
         """Write one token at a place that the device knows; a CUDA graph can hold this.
 
         Args:
             layer: which layer.
-            rows: int64 [2 * num_kv_heads], see `rows_of`.
+            rows: int64 [2 * num_kv_heads], see `rows_of`; quantised pages do not need them.
+            seqlen_k: int32 [1], tokens with this one.
             k, v: [1, num_kv_heads, head_dim].
         """
+        if self.layout.quantised:
+            self._quantise(layer, seqlen_k, k, v)
+            return
         table = self.pages[layer].view(-1, self.layout.head_dim)
         table.index_copy_(0, rows, torch.cat((k[0], v[0])))
+
+    def tokens(self, layer: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of the keys and values of tokens [0, end): [end, num_kv_heads, head_dim] each."""
+        pages, scales = self.pages[layer][: num_pages(end)], self.scales[layer]
+        if scales is not None:
+            pages = dequantise(pages, scales[: num_pages(end)], self.layout.dtype)
+        # [n, 2, HK, page_size, D] -> [2, n * page_size, HK, D].
+        k, v = pages.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :end]
+        return k, v
 
     def rows_of(self, position: torch.Tensor) -> torch.Tensor:
         """Rows of a layer's pages, seen as [-1, head_dim], that hold one token.
@@ -246,6 +287,7 @@ class KVStore:
             kv.page_table,
             seqlen_k,
             num_new_tokens,
+            k_scales=kv.k_scales,
             backend=self.backend,
         )
 

@@ -33,6 +33,7 @@ def describe(record: "SessionRecord") -> dict[str, Any]:
         "complete": record.complete,
         "state": record.state,
         "context_tokens": record.context_tokens,
+        "tokens_done": record.tokens_done,
         "bytes": record.num_bytes,
         "model": record.model,
         "method": record.method,
@@ -61,7 +62,7 @@ def as_table(records: Sequence["SessionRecord"]) -> str:
             record.id,
             record.name or "-",
             _time(record.used_s),
-            formatting.count(record.context_tokens),
+            _tokens(record),
             formatting.size(record.num_bytes),
             record.state,
             ", ".join(entry["name"] for entry in record.inputs),
@@ -69,6 +70,13 @@ def as_table(records: Sequence["SessionRecord"]) -> str:
         for record in records
     ]
     return formatting.table(header, rows, right=(3, 4))
+
+
+def _tokens(record: "SessionRecord") -> str:
+    total = formatting.count(record.context_tokens)
+    if record.tokens_done == record.context_tokens:
+        return total
+    return f"{formatting.count(record.tokens_done)} of {total}"
 
 
 def as_page(described: dict[str, Any]) -> str:

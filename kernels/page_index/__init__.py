@@ -9,6 +9,7 @@ from ..checks import (
     FLOAT_DTYPES,
     SUMMARIES_PER_PAGE,
     check_index,
+    check_scales,
     check_seqlen,
     require_dtype,
     require_positive,
@@ -63,17 +64,20 @@ def update_page_index_(
     seqlen_k: torch.Tensor,
     num_new_tokens: int,
     *,
+    k_scales: torch.Tensor | None = None,
     backend: str = "auto",
 ) -> None:
     """Summarise again, in place, every page that holds one of the newest tokens.
 
     Args:
         index: summaries of at least as many pages as the sequence has.
-        k_pages: [P, num_kv_heads, page_size, head_dim], keys un-rotated.
+        k_pages: [P, num_kv_heads, page_size, head_dim], keys un-rotated; float8_e4m3fn with
+            k_scales.
         page_table: int32 [num_pages].
         seqlen_k: int32 [1], tokens in the cache, the new ones included. A tail page is
             summarised over its tokens alone.
         num_new_tokens: how many of the last tokens are new; the whole sequence builds it.
+        k_scales: fp32 [P, num_kv_heads] of float8_e4m3fn pages, else None.
         backend: a name of BACKENDS, or "auto".
 
     Raises:
@@ -83,8 +87,9 @@ def update_page_index_(
     check_index(index, resolve(backend, k_pages.device))
     heads, pages, _, head_dim = index.summaries.shape
     require_shape("k_pages", k_pages, (None, heads, index.page_size, head_dim))
-    require_dtype("k_pages", k_pages, FLOAT_DTYPES)
+    require_dtype("k_pages", k_pages, (*FLOAT_DTYPES, torch.float8_e4m3fn))
     require_unit_stride("k_pages", k_pages)
+    check_scales("k_scales", k_scales, k_pages, backend)
     require_shape("page_table", page_table, (None,))
     require_dtype("page_table", page_table, (torch.int32,))
     check_seqlen(seqlen_k)
@@ -93,4 +98,6 @@ def update_page_index_(
         summaries=index.summaries, k_pages=k_pages, page_table=page_table, seqlen_k=seqlen_k
     )
     run = implementation("page_index", backend, k_pages.device, "update_page_index_")
-    run(index, k_pages, page_table, seqlen_k, num_new_tokens)
+    # The CPU's implementation takes no scales: the check above has refused them there.
+    scales = () if k_scales is None else (k_scales,)
+    run(index, k_pages, page_table, seqlen_k, num_new_tokens, *scales)

@@ -24,6 +24,7 @@ def update_page_index_(
     page_table: torch.Tensor,
     seqlen_k: torch.Tensor,
     num_new_tokens: int,
+    k_scales: torch.Tensor | None = None,
 ) -> None:
     """See `hipcli.kernels.page_index.update_page_index_`."""
     total = int(seqlen_k)
@@ -32,7 +33,7 @@ def update_page_index_(
     for page in range(first, min(-(-total // page_size), index.summaries.shape[1])):
         end = min(total, (page + 1) * page_size)
         tokens = torch.arange(page * page_size, end, device=k_pages.device)
-        summary = _summary(gather_tokens(k_pages, page_table, tokens), index.kind)
+        summary = _summary(gather_tokens(k_pages, page_table, tokens, k_scales), index.kind)
         if index.scales is not None:
             scale = summary.abs().amax((1, 2)) / FP8_MAX
             index.scales[:, page] = torch.where(scale > 0, scale, 1.0)

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..triton_common import require_launchable
+from ..triton_common import interpreted, require_launchable
 from ..types import PageIndex
 
 
@@ -19,8 +19,10 @@ def summarise_page(
     total,
     summaries,
     scales,
+    k_scales,
     num_pages,
     k_strides: tl.constexpr,
+    k_scale_stride: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     D_PAD: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
@@ -37,6 +39,8 @@ def summarise_page(
     at = at + token[:, None] * k_strides[2] + channel[None, :]
     keys = tl.load(at, mask=valid & kept[None, :], other=0.0).to(tl.float32)
     row = head.to(tl.int64) * num_pages + page
+    if k_pages.dtype.element_ty == tl.float8e4nv:
+        keys *= tl.load(k_scales + slot * k_scale_stride + head)
     if BOUNDS:
         first = tl.min(tl.where(valid, keys, float("inf")), axis=0)
         second = tl.max(tl.where(valid, keys, float("-inf")), axis=0)
@@ -63,9 +67,11 @@ def _summarise(
     seqlen_k,
     summaries,
     scales,
+    k_scales,
     num_new_tokens,
     num_pages,
     k_strides: tl.constexpr,
+    k_scale_stride: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     D_PAD: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
@@ -77,8 +83,8 @@ def _summarise(
     if (page * PAGE_SIZE >= total) | (page >= num_pages):
         return
     summarise_page(
-        page, tl.program_id(1), k_pages, page_table, total, summaries, scales, num_pages,
-        k_strides, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS, SCALED,
+        page, tl.program_id(1), k_pages, page_table, total, summaries, scales, k_scales,
+        num_pages, k_strides, k_scale_stride, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS, SCALED,
     )  # fmt: skip
 
 
@@ -88,9 +94,12 @@ def update_page_index_(
     page_table: torch.Tensor,
     seqlen_k: torch.Tensor,
     num_new_tokens: int,
+    k_scales: torch.Tensor | None = None,
 ) -> None:
     """See `hipcli.kernels.page_index.update_page_index_`."""
     require_launchable(k_pages, index.summaries)
+    if interpreted() and index.scales is not None:
+        raise NotImplementedError("Triton's interpreter does not round to float8_e4m3fn")
     heads, num_pages, _, head_dim = index.summaries.shape
     # The newest tokens may start in the middle of a page.
     touched = min(triton.cdiv(num_new_tokens, index.page_size) + 1, num_pages)
@@ -100,9 +109,11 @@ def update_page_index_(
         seqlen_k,
         index.summaries,
         index.scales if index.scales is not None else index.summaries,
+        k_scales if k_scales is not None else index.summaries,
         num_new_tokens,
         num_pages,
         k_strides=k_pages.stride(),
+        k_scale_stride=k_scales.stride(0) if k_scales is not None else 0,
         HEAD_DIM=head_dim,
         D_PAD=triton.next_power_of_2(head_dim),
         PAGE_SIZE=index.page_size,

@@ -32,7 +32,9 @@ def _rope(
     rows = x + token * x_strides[0] + head * x_strides[1]
     target = out + (token * num_heads + head) * HEAD_DIM
     position = tl.load(positions + token) + tl.zeros_like(head)
-    turned = load_rotated(rows, valid, cos, sin, position, cos_stride, HALF, HALF_PAD, MASKED=True)
+    turned = load_rotated(
+        rows, valid, cos, sin, position, cos_stride, HALF, HALF_PAD, x.dtype.element_ty, MASKED=True
+    )
     channel = tl.arange(0, 2 * HALF_PAD)[None, :]
     mask = valid[:, None] & (channel % HALF_PAD < HALF)
     place = channel // HALF_PAD * HALF + channel % HALF_PAD

@@ -55,7 +55,7 @@ def score_blocks(
     Raises:
         ValueError, TypeError: a shape, value, dtype or device does not fit.
     """
-    check_pages(kv.k_pages, kv.page_table, q)
+    check_pages(kv, q, backend)
     heads, page_size = kv.k_pages.shape[1:3]
     check_queries(q, heads)
     check_rope(rope, q.shape[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..paging import gather_pages
+from ..paging import gather_pages, one_head
 from ..score_pages.reference import pooled_rows
 from ..types import PagedKV, RopeTables
 
@@ -26,7 +26,8 @@ def score_blocks(
         rows = pooled_rows(queries, rope, distance, num_kv_heads, query_stride)
         for head in range(num_kv_heads):
             pages = candidate_pages[block, head].long()
-            keys = gather_pages(kv.k_pages[:, head : head + 1], kv.page_table, pages.clamp(min=0))
+            part = one_head(kv, head)
+            keys = gather_pages(part.k_pages, kv.page_table, pages.clamp(min=0), part.k_scales)
             logits = rows[head] @ keys.float().flatten(0, 2).transpose(0, 1)
             scores = logits.amax(0).unflatten(0, (-1, block_size_k)).amax(1)
             unused = (pages < 0).repeat_interleave(kv.k_pages.shape[2] // block_size_k)

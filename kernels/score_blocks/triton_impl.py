@@ -13,16 +13,16 @@ import torch
 import triton
 import triton.language as tl
 
-from ..score_pages.triton_impl import pool_sizes, pooled_columns
+from ..score_pages.triton_impl import launch_options, padded_rows, pooled_columns
 from ..select_blocks.triton_impl import choose, store_blocks
 from ..triton_common import (
     begin,
-    dot_precision,
-    early_options,
     last_arrival,
-    pad_channels,
+    pages_and_scales,
     require_launchable,
     require_supported,
+    scale_stride,
+    split_e4m3,
 )
 from ..types import PagedKV, RopeTables
 
@@ -41,6 +41,7 @@ class Tile:
 def _score_blocks(
     q,
     k_pages,
+    k_scales,
     page_table,
     candidates,
     table_rows,
@@ -53,6 +54,7 @@ def _score_blocks(
     num_selected,
     q_strides: tl.constexpr,
     k_strides: tl.constexpr,
+    SCALE_STRIDE: tl.constexpr,
     candidate_strides: tl.constexpr,
     POOL: tl.constexpr,
     ROWS: tl.constexpr,
@@ -74,7 +76,13 @@ def _score_blocks(
         q, q_strides, block + tl.zeros_like(slot_of_row), slot_of_row, head, num_tokens,
         table_rows, POOL,
     )  # fmt: skip
-    columns = tl.trans(rows.to(k_pages.dtype.element_ty))
+    QUANTISED: tl.constexpr = k_pages.dtype.element_ty == tl.float8e4nv
+    if QUANTISED:
+        high, low, row_scale = split_e4m3(rows)
+        columns = tl.trans(high)
+        lower = tl.trans(low)
+    else:
+        columns = tl.trans(rows.to(k_pages.dtype.element_ty))
     PER_PAGE: tl.constexpr = PAGE_SIZE // BLOCK_K
     BLOCKS: tl.constexpr = BLOCK_T // BLOCK_K
     listed = candidates + block.to(tl.int64) * candidate_strides[0] + head * candidate_strides[1]
@@ -98,7 +106,13 @@ def _score_blocks(
             )
         else:
             keys = tl.load(at[:, None] + channel[None, :])
-        best = tl.max(tl.dot(keys, columns, input_precision=PRECISION), axis=1)
+        scores = tl.dot(keys, columns, input_precision=PRECISION)
+        if QUANTISED:
+            scores = tl.dot(keys, lower, scores)
+        best = tl.max(scores, axis=1)
+        if QUANTISED:
+            scale = tl.load(k_scales + head + slot.to(tl.int64) * SCALE_STRIDE)
+            best *= scale * row_scale
         best = tl.where(page < 0, float("-inf"), best)
         # Fetched a step early, so that the compiler can prefetch the keys themselves.
         number = (tile + BLOCK_T + token) // PAGE_SIZE
@@ -151,8 +165,7 @@ def launch(
     block_size_q, block_size_k, query_stride = sizes
     page_size = kv.k_pages.shape[2]
     num_blocks, heads, num_candidates = candidate_pages.shape
-    group = q.shape[1] // heads
-    rows = pad_channels(triton.cdiv(block_size_q, query_stride) * group)
+    rows = padded_rows(q, heads, block_size_q, query_stride)
     tile = tile or default_tile(rows, num_blocks, num_candidates)
     num_scores = num_candidates * page_size // block_size_k
     out = torch.empty((num_blocks, heads, num_scores), dtype=torch.float32, device=q.device)
@@ -164,6 +177,7 @@ def launch(
     _score_blocks[grid](
         q,
         kv.k_pages,
+        pages_and_scales(kv)[2],
         kv.page_table,
         candidate_pages,
         (rope.cos[distance], rope.sin[distance]),
@@ -174,21 +188,17 @@ def launch(
         num_candidates,
         tile.pages_per_program,
         num_selected,
-        q_strides=q.stride(),
         k_strides=kv.k_pages.stride(),
+        SCALE_STRIDE=scale_stride(kv),
         candidate_strides=candidate_pages.stride(),
-        POOL=pool_sizes(group, q.shape[2], rope, block_size_q, query_stride),
-        ROWS=rows,
         BLOCK_T=tile.block_tokens,
         BLOCK_K=block_size_k,
         PAGE_SIZE=page_size,
         SCORES_PAD=triton.next_power_of_2(num_scores),
         SELECTED_PAD=triton.next_power_of_2(num_selected) if num_selected else 0,
-        PRECISION=dot_precision(q.dtype),
-        EARLY=early,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-        **early_options(early),
+        **launch_options(
+            q, heads, rope, (block_size_q, query_stride), (tile.num_warps, tile.num_stages), early
+        ),
     )
     return chosen if num_selected else out
 

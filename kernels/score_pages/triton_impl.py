@@ -19,9 +19,11 @@ from ..triton_common import (
     dot_precision,
     early_options,
     pad_channels,
+    pages_and_scales,
     require_launchable,
     require_supported,
     rotated_rows,
+    scale_stride,
 )
 from ..types import PagedKV, PageIndex, RopeTables
 
@@ -88,6 +90,7 @@ def _score_pages(
     pages_per_program,
     q_strides: tl.constexpr,
     k_strides: tl.constexpr,
+    K_SCALE_STRIDE: tl.constexpr,
     POOL: tl.constexpr,
     ROWS: tl.constexpr,
     Q_BLOCKS: tl.constexpr,
@@ -106,13 +109,14 @@ def _score_pages(
     if HAS_NEWEST:  # noqa: SIM102 (this one is decided when the kernel is compiled)
         # The last program of a head scores nothing: it summarises the page of the newest token.
         if tl.program_id(1) == tl.num_programs(1) - 1:
-            k_pages, page_table, seqlen_k = newest
+            k_pages, k_scales, page_table, seqlen_k = newest
             total = tl.load(seqlen_k)
             last = (total - 1) // PAGE_SIZE
             if (last >= 0) & (last < num_pages):
                 summarise_page(
-                    last, head, k_pages, page_table, total, summaries, scales, num_pages,
-                    k_strides, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS, SCALED,
+                    last, head, k_pages, page_table, total, summaries, scales, k_scales,
+                    num_pages, k_strides, K_SCALE_STRIDE, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS,
+                    SCALED,
                 )  # fmt: skip
             return
     column = tl.arange(0, Q_BLOCKS * ROWS)
@@ -173,12 +177,35 @@ def _score_pages(
         tl.store(target[None, :] + number, nothing, mask=mask)
 
 
-def pool_sizes(
-    group: int, head_dim: int, rope: RopeTables, block_size_q: int, query_stride: int
-) -> tuple[int, ...]:
-    """POOL of `pooled_columns`."""
-    padded = triton.next_power_of_2(head_dim)
-    return group, head_dim, padded, rope.cos.shape[1], block_size_q, query_stride
+def padded_rows(q: torch.Tensor, heads: int, block_size_q: int, query_stride: int) -> int:
+    """ROWS of a query block: its averaged queries times the heads of a group."""
+    return pad_channels(triton.cdiv(block_size_q, query_stride) * (q.shape[1] // heads))
+
+
+def launch_options(
+    q: torch.Tensor,
+    heads: int,
+    rope: RopeTables,
+    queries: tuple[int, int],
+    warps_and_stages: tuple[int, int],
+    early: bool,
+) -> dict[str, object]:
+    """What kernels that begin with `pooled_columns` take by name.
+
+    `queries` are block_size_q and query_stride; `early` as in `triton_common.begin`.
+    """
+    group, head_dim = q.shape[1] // heads, q.shape[2]
+    pool = (group, head_dim, triton.next_power_of_2(head_dim), rope.cos.shape[1], *queries)
+    return {
+        "q_strides": q.stride(),
+        "POOL": pool,
+        "ROWS": padded_rows(q, heads, *queries),
+        "PRECISION": dot_precision(q.dtype),
+        "EARLY": early,
+        "num_warps": warps_and_stages[0],
+        "num_stages": warps_and_stages[1],
+        **early_options(early),
+    }
 
 
 def default_tile(rows: int, num_blocks: int, heads: int, num_pages: int) -> Tile:
@@ -210,11 +237,9 @@ def launch(
     `triton_common.begin`.
     """
     block_size_q, query_stride, sink_tokens = sizes
-    heads, num_pages, _, head_dim = index.summaries.shape
-    num_tokens, num_heads, _ = q.shape
-    group = num_heads // heads
+    heads, num_pages = index.summaries.shape[:2]
     num_blocks = len(window_starts)
-    rows = pad_channels(triton.cdiv(block_size_q, query_stride) * group)
+    rows = padded_rows(q, heads, block_size_q, query_stride)
     tile = tile or default_tile(rows, num_blocks, heads, num_pages)
     q_blocks = max(1, tile.rows // rows)
     out = torch.empty((num_blocks, heads, num_pages), dtype=torch.float32, device=q.device)
@@ -228,27 +253,23 @@ def launch(
         window_starts,
         (rope.cos[distance], rope.sin[distance]),
         out,
-        (keys.k_pages, keys.page_table, length),
-        num_tokens,
+        (keys.k_pages, pages_and_scales(keys)[2], keys.page_table, length),
+        len(q),
         num_blocks,
         num_pages,
         sink_tokens // index.page_size,
         tile.pages_per_program,
-        q_strides=q.stride(),
         k_strides=keys.k_pages.stride(),
-        POOL=pool_sizes(group, head_dim, rope, block_size_q, query_stride),
-        ROWS=rows,
+        K_SCALE_STRIDE=scale_stride(keys),
         Q_BLOCKS=q_blocks,
         BLOCK_P=tile.block_pages,
         BOUNDS=index.kind == "bounds",
         SCALED=index.scales is not None,
         HAS_NEWEST=newest is not None,
         PAGE_SIZE=index.page_size,
-        PRECISION=dot_precision(q.dtype),
-        EARLY=early,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
-        **early_options(early),
+        **launch_options(
+            q, heads, rope, (block_size_q, query_stride), (tile.num_warps, tile.num_stages), early
+        ),
     )
     return out
 

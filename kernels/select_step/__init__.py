@@ -61,7 +61,7 @@ def select_step_(
     Raises:
         ValueError, TypeError: a shape, value, dtype or device does not fit.
     """
-    check_pages(kv.k_pages, kv.page_table, q)
+    check_pages(kv, q, backend)
     heads, page_size = kv.k_pages.shape[1:3]
     check_queries(q, heads)
     check_index(index, resolve(backend, q.device))
@@ -69,8 +69,24 @@ def select_step_(
     if index.page_size != page_size:
         raise ValueError(f"index.page_size: expected {page_size}, received {index.page_size}")
     check_rope(rope, q.shape[2])
-    check_distance(sizes.distance, rope)
     check_seqlen(seqlen_k)
+    _check_sizes(sizes, page_size, rope)
+    blocks = num_q_blocks(q.shape[0], sizes.block_size_q)
+    require_shape("window_starts", window_starts, (blocks,))
+    require_dtype("window_starts", window_starts, (torch.int32,))
+    if counters is not None:
+        check_counters(counters, blocks * heads)
+    require_same_device(
+        q=q, k_pages=kv.k_pages, page_table=kv.page_table, summaries=index.summaries,
+        window_starts=window_starts, seqlen_k=seqlen_k, cos=rope.cos, counters=counters,
+    )  # fmt: skip
+    run = implementation("select_step", backend, q.device, "select_step_")
+    return run(q, kv, index, window_starts, seqlen_k, rope, sizes, counters)
+
+
+def _check_sizes(sizes: SelectionSizes, page_size: int, rope: RopeTables) -> None:
+    """Check how much is selected against the page size and the tables."""
+    check_distance(sizes.distance, rope)
     require_positive(
         block_size_q=sizes.block_size_q,
         block_size_k=sizes.block_size_k,
@@ -83,14 +99,3 @@ def select_step_(
         fits = value % page_size if name == "sink_tokens" else page_size % value
         if value < 0 or fits:
             raise ValueError(f"{name}: expected to fit the page size {page_size}, received {value}")
-    blocks = num_q_blocks(q.shape[0], sizes.block_size_q)
-    require_shape("window_starts", window_starts, (blocks,))
-    require_dtype("window_starts", window_starts, (torch.int32,))
-    if counters is not None:
-        check_counters(counters, blocks * heads)
-    require_same_device(
-        q=q, k_pages=kv.k_pages, page_table=kv.page_table, summaries=index.summaries,
-        window_starts=window_starts, seqlen_k=seqlen_k, cos=rope.cos, counters=counters,
-    )  # fmt: skip
-    run = implementation("select_step", backend, q.device, "select_step_")
-    return run(q, kv, index, window_starts, seqlen_k, rope, sizes, counters)

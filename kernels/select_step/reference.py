@@ -22,7 +22,7 @@ def select_step_(
     counters: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See `hipcli.kernels.select_step.select_step_`."""
-    update_page_index_(index, kv.k_pages, kv.page_table, seqlen_k, len(q))
+    update_page_index_(index, kv.k_pages, kv.page_table, seqlen_k, len(q), kv.k_scales)
     queries = (sizes.block_size_q, sizes.query_stride)
     scores = score_pages(q, index, window_starts, rope, sizes.distance, *queries, sizes.sink_tokens)
     pages = select_blocks(scores, sizes.candidate_pages)

@@ -46,7 +46,7 @@ def launch(
     newest = (kv, seqlen_k)
     if len(q) > 1:
         # Later blocks may score pages that this call's own tokens fill.
-        update_page_index_(index, kv.k_pages, kv.page_table, seqlen_k, len(q))
+        update_page_index_(index, kv.k_pages, kv.page_table, seqlen_k, len(q), kv.k_scales)
         newest = None
     scores = pages_impl.launch(
         q, index, window_starts, rope, sizes.distance,

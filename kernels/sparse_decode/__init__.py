@@ -52,7 +52,7 @@ def sparse_decode(
     Raises:
         ValueError, TypeError: a shape, value, dtype or device does not fit.
     """
-    check_paged_kv(kv, q)
+    check_paged_kv(kv, q, backend)
     check_rope(rope, q.shape[2])
     check_plan(plan, q, kv, rope)
     check_seqlen(seqlen_k)

@@ -25,9 +25,12 @@ from ..triton_common import (
     last_arrival,
     load_channels,
     load_rotated,
+    load_scales,
     pad_channels,
+    pages_and_scales,
     require_launchable,
     require_supported,
+    scale_stride,
     turn_pairs,
 )
 from ..types import PagedKV, RopeTables, SparsePlan
@@ -58,8 +61,7 @@ def _chosen_blocks(
 @triton.jit
 def _decode(
     q,
-    k_pages,
-    v_pages,
+    pages,
     page_table,
     block_indices,
     window_starts,
@@ -90,6 +92,9 @@ def _decode(
     PAGE_SIZE: tl.constexpr = SIZES[3]
     D_PAD: tl.constexpr = PADS[2]
     ROWS: tl.constexpr = PADS[4]
+    OPERAND: tl.constexpr = q.dtype.element_ty
+    k_pages, v_pages, k_scales, v_scales = pages
+    QUANTISED: tl.constexpr = k_pages.dtype.element_ty == tl.float8e4nv
     cos, sin = tables
     out, lse, outs, lses = results
     split = tl.program_id(0)
@@ -129,7 +134,7 @@ def _decode(
     at_query = (query_position - split * KEYS) * cos_stride + half
     q_cos = tl.load(cos + at_query, mask=half < HALF, other=0.0).to(tl.float32)
     q_sin = tl.load(sin + at_query, mask=half < HALF, other=0.0).to(tl.float32)
-    q_turned = turn_pairs(q_lo, q_hi, q_cos[None, :], q_sin[None, :])
+    q_turned = turn_pairs(q_lo, q_hi, q_cos[None, :], q_sin[None, :], OPERAND)
     q_rest = q_turned
     if PADS[1] > 0:
         q_rest = load_channels(q_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], True)
@@ -145,22 +150,30 @@ def _decode(
         k_rows = k_pages + slot * k_strides[0] + head * k_strides[1] + offset * k_strides[2]
         v_rows = v_pages + slot * v_strides[0] + head * v_strides[1] + offset * v_strides[2]
         # Rows past the last key may never have been written: 0 * NaN must not reach the sum.
-        values = load_channels(v_rows, open_key, 0, HEAD_DIM, D_PAD, True)
+        values = load_channels(v_rows, open_key, 0, HEAD_DIM, D_PAD, True).to(OPERAND)
         turned = load_rotated(
             k_rows, open_key, cos, sin, tl.minimum(key, query_position) - split * KEYS, cos_stride,
-            HALF, PADS[0], False,
+            HALF, PADS[0], OPERAND, False,
         )  # fmt: skip
         logits = tl.dot(q_turned, tl.trans(turned), input_precision=PRECISION)
         if PADS[1] > 0:
             rest = load_channels(k_rows, open_key, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], False)
-            logits = tl.dot(q_rest, tl.trans(rest), logits, input_precision=PRECISION)
+            logits = tl.dot(q_rest, tl.trans(rest.to(OPERAND)), logits, input_precision=PRECISION)
+        if QUANTISED:
+            logits *= load_scales(k_scales + slot * SIZES[4] + head, open_key, True)[None, :]
         logits = tl.where(open_key[None, :], logits, float("-inf"))
         new_largest = tl.maximum(largest, tl.max(logits, axis=1) * scale)
         weights = tl.math.exp2(logits * scale - new_largest[:, None])
         shrink = tl.math.exp2(largest - new_largest)
         denominator = denominator * shrink + tl.sum(weights, axis=1)
         acc = acc * shrink[:, None]
-        acc = tl.dot(weights.to(values.dtype), values, acc, input_precision=PRECISION)
+        if QUANTISED:
+            weights *= load_scales(v_scales + slot * SIZES[4] + head, open_key, True)[None, :]
+            # Channels as rows: as columns, fp8 values would be read from shared memory in bytes.
+            weights = tl.trans(weights.to(OPERAND))
+            acc += tl.trans(tl.dot(tl.trans(values), weights, input_precision=PRECISION))
+        else:
+            acc = tl.dot(weights.to(OPERAND), values, acc, input_precision=PRECISION)
         largest = new_largest
 
     part_rows = num_tokens * num_heads
@@ -234,8 +247,7 @@ def launch(
     results = _results(q, tile.splits)
     _decode[(tile.splits, heads, num_tokens)](
         q,
-        kv.k_pages,
-        kv.v_pages,
+        pages_and_scales(kv),
         kv.page_table,
         plan.block_indices,
         plan.window_starts,
@@ -252,7 +264,7 @@ def launch(
         v_strides=kv.v_pages.stride(),
         index_strides=plan.block_indices.stride(),
         GROUP=num_heads // heads,
-        SIZES=(half, head_dim, plan.block_size_k, page_size),
+        SIZES=(half, head_dim, plan.block_size_k, page_size, scale_stride(kv)),
         PADS=_pads(half, head_dim, num_selected, num_heads // heads, tile.splits),
         SINK_TOKENS=plan.sink_tokens,
         KEYS=tile.keys,

@@ -17,8 +17,9 @@ def sparse_prefill(
     seqlen_k: torch.Tensor,
     softmax_scale: float,
     *,
+    return_lse: bool = True,
     backend: str = "auto",
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attend the last N tokens of a sequence to the keys their plan names.
 
     Keys and queries are rotated here, at packed positions: sink token i at i, the r-th selected
@@ -33,6 +34,7 @@ def sparse_prefill(
         rope: tables with at least plan.local_tokens rows.
         seqlen_k: int32 [1], tokens in the cache.
         softmax_scale: factor of the logits.
+        return_lse: without, lse is None: on a CPU it costs a tenth of the call.
         backend: a name of BACKENDS, or "auto".
 
     Returns:
@@ -46,7 +48,7 @@ def sparse_prefill(
     position and needs tables as long as the context; only differences count, so we move the
     frame to the sinks. Their list may overlap the window; ours never does.
     """
-    check_paged_kv(kv, q)
+    check_paged_kv(kv, q, backend)
     check_rope(rope, q.shape[2])
     check_plan(plan, q, kv, rope)
     check_seqlen(seqlen_k)
@@ -61,4 +63,4 @@ def sparse_prefill(
         seqlen_k=seqlen_k,
     )
     run = implementation("sparse_prefill", backend, q.device)
-    return run(q, kv, plan, rope, seqlen_k, softmax_scale)
+    return run(q, kv, plan, rope, seqlen_k, softmax_scale, return_lse)

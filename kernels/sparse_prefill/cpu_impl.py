@@ -1,23 +1,25 @@
 """Sparse attention on a CPU: batched matrix products over gathered blocks.
 
 Faster than `reference.py` because it gathers whole blocks, folds the query heads of a KV head into
-rows, rotates a key once for all query blocks whose window holds it, and keeps the scores of one
-query block in cache.
+rows, rotates a key once for all query blocks whose window holds it, keeps the scores of one query
+block in cache, and writes into buffers that outlive a query block.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ..cpu_common import (
+    RowBuffers,
     attend_rows,
-    causal_tail,
     fold_heads,
+    half_tables,
     key_blocks,
     key_range,
     rotate_,
+    rotate_into,
     unfold_heads,
 )
 from ..types import PagedKV, RopeTables, SparsePlan
@@ -47,7 +49,8 @@ class _Call:
     first: int
     softmax_scale: float
     out: torch.Tensor
-    lse: torch.Tensor
+    lse: torch.Tensor | None
+    buffers: RowBuffers
 
 
 def sparse_prefill(
@@ -57,11 +60,14 @@ def sparse_prefill(
     rope: RopeTables,
     seqlen_k: torch.Tensor,
     softmax_scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    return_lse: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """See `hipcli.kernels.sparse_prefill.sparse_prefill`."""
     out = torch.empty(q.shape, dtype=q.dtype)
-    lse = torch.empty(q.shape[:2], dtype=torch.float32)
-    call = _Call(q, kv, plan, rope, int(seqlen_k) - q.shape[0], softmax_scale, out, lse)
+    lse = torch.empty(q.shape[:2], dtype=torch.float32) if return_lse else None
+    rope = half_tables(rope, plan.local_tokens + q.shape[0], q.dtype)
+    first = int(seqlen_k) - q.shape[0]
+    call = _Call(q, kv, plan, rope, first, softmax_scale, out, lse, RowBuffers())
     spans = _spans(plan, q.shape[0])
     dense = [span for span in spans if span.window_start == 0]
     if dense:
@@ -99,16 +105,18 @@ def _attend_dense(call: _Call, spans: list[_Span]) -> None:
     end = call.first + max(span.high for span in spans)
     keys, values = key_range(call.kv, 0, end)
     rotate_(keys, call.rope.cos[:end], call.rope.sin[:end])
+    queries = _rotated_queries(call, spans, call.first)
     for span in spans:
         last = call.first + span.high
-        _attend(call, span, keys[:, :last], values[:, :last], call.first + span.low)
+        _attend(call, span, queries, keys[:, :last], values[:, :last])
 
 
 def _attend_sparse(call: _Call, spans: list[_Span], num_selected: int) -> None:
     """Spans of which every KV head has the same number of blocks.
 
     All windows share one copy of their keys, rotated once: key j of the earliest window stands at
-    `packed`, and a later span shifts its sinks and selected blocks instead.
+    `packed`, and a later span shifts its sinks and selected blocks instead. So the queries of all
+    spans stand in one frame, and are rotated once as well.
     """
     plan, rope = call.plan, call.rope
     packed = plan.sink_tokens + num_selected * plan.block_size_k
@@ -122,7 +130,8 @@ def _attend_sparse(call: _Call, spans: list[_Span], num_selected: int) -> None:
         return
     window_k, window_v = key_range(call.kv, origin, end)
     rotate_(window_k, rope.cos[packed:reach], rope.sin[packed:reach])
-    num_kv_heads = window_k.shape[0]
+    queries = _rotated_queries(call, spans, packed + call.first - origin)
+    num_kv_heads, _, head_dim = window_k.shape
     sinks = torch.arange(plan.sink_tokens // plan.block_size_k).expand(num_kv_heads, -1)
     for span in spans:
         shift = span.window_start - origin
@@ -131,9 +140,13 @@ def _attend_sparse(call: _Call, spans: list[_Span], num_selected: int) -> None:
         if packed:
             blocks = torch.cat((sinks, plan.block_indices[span.block, :, :num_selected]), 1)
             far_k, far_v = key_blocks(call.kv, blocks, plan.block_size_k)
-            rotate_(far_k, rope.cos[shift : shift + packed], rope.sin[shift : shift + packed])
-            keys, values = torch.cat((far_k, keys), 1), torch.cat((far_v, values), 1)
-        _attend(call, span, keys, values, packed + call.first + span.low - origin)
+            shape = (num_kv_heads, packed + keys.shape[1], head_dim)
+            joined_k, joined_v = call.buffers.keys(shape, far_k), call.buffers.values(shape, far_v)
+            at = slice(shift, shift + packed)
+            rotate_into(joined_k[:, :packed], far_k, rope.cos[at], rope.sin[at])
+            joined_k[:, packed:], joined_v[:, :packed], joined_v[:, packed:] = keys, far_v, values
+            keys, values = joined_k, joined_v
+        _attend(call, span, queries, keys, values)
 
 
 def _attend_ragged(call: _Call, spans: list[_Span], counts: list[list[int]]) -> None:
@@ -144,38 +157,42 @@ def _attend_ragged(call: _Call, spans: list[_Span], counts: list[list[int]]) -> 
         for head, count in enumerate(per_head):
             heads = slice(head * group, (head + 1) * group)
             one = slice(head, head + 1)
-            alone = _Call(
-                call.q[:, heads],
-                PagedKV(kv.k_pages[:, one], kv.v_pages[:, one], kv.page_table),
-                SparsePlan(
-                    plan.block_indices[:, one],
-                    plan.window_starts,
-                    plan.block_size_q,
-                    plan.block_size_k,
-                    plan.sink_tokens,
-                    plan.local_tokens,
-                ),
-                call.rope,
-                call.first,
-                call.softmax_scale,
-                call.out[:, heads],
-                call.lse[:, heads],
+            alone = replace(
+                call,
+                q=call.q[:, heads],
+                kv=PagedKV(kv.k_pages[:, one], kv.v_pages[:, one], kv.page_table),
+                plan=replace(plan, block_indices=plan.block_indices[:, one]),
+                out=call.out[:, heads],
+                lse=None if call.lse is None else call.lse[:, heads],
             )
             _attend_sparse(alone, [span], count)
 
 
-def _attend(
-    call: _Call, span: _Span, keys: torch.Tensor, values: torch.Tensor, position: int
-) -> None:
-    """One span whose first query stands at `position` in the frame of the rotated keys."""
-    num_kv_heads, num_keys, head_dim = keys.shape
-    length = span.high - span.low
-    rows = fold_heads(call.q[span.low : span.high], num_kv_heads) * call.softmax_scale
+def _rotated_queries(call: _Call, spans: list[_Span], position: int) -> torch.Tensor:
+    """Queries of the spans, scaled; query 0 of the call stands at `position`.
+
+    Returns:
+        [num_kv_heads, group, N, head_dim], of which only the spans' queries are meant to be read.
+    """
+    low, high = min(span.low for span in spans), max(span.high for span in spans)
+    num_kv_heads = call.kv.k_pages.shape[1]
+    length, _, head_dim = call.q.shape
+    rows = fold_heads(call.q * call.softmax_scale, num_kv_heads)
     by_head = rows.view(num_kv_heads, -1, length, head_dim)
-    at = slice(position, position + length)
-    rotate_(by_head, call.rope.cos[at], call.rope.sin[at])
-    group = by_head.shape[1]
-    tail = causal_tail(length, group, rows.dtype) if length > 1 else None
-    out, lse = attend_rows(rows, keys, values, tail)
+    at = slice(position + low, position + high)
+    rotate_(by_head[:, :, low:high], call.rope.cos[at], call.rope.sin[at])
+    return by_head
+
+
+def _attend(
+    call: _Call, span: _Span, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> None:
+    """One span; its last key is that of its last query."""
+    num_kv_heads, group, _, head_dim = queries.shape
+    length = span.high - span.low
+    rows = queries[:, :, span.low : span.high].reshape(num_kv_heads, -1, head_dim)
+    tail = call.buffers.tail(length, group, rows.dtype)
+    out, lse = attend_rows(rows, keys, values, tail, call.buffers, call.lse is not None)
     call.out[span.low : span.high] = unfold_heads(out, length)
-    call.lse[span.low : span.high] = unfold_heads(lse, length)
+    if call.lse is not None and lse is not None:
+        call.lse[span.low : span.high] = unfold_heads(lse, length)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..paging import gather_tokens
+from ..paging import gather_tokens, one_head
 from ..rope.reference import rotate
 from ..types import PagedKV, RopeTables, SparsePlan
 
@@ -38,7 +38,8 @@ def sparse_prefill(
     rope: RopeTables,
     seqlen_k: torch.Tensor,
     softmax_scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    return_lse: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """See `hipcli.kernels.sparse_prefill.sparse_prefill`."""
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads = kv.k_pages.shape[1]
@@ -54,8 +55,9 @@ def sparse_prefill(
             query_positions = torch.arange(first + n0, first + n1, device=q.device)
             query_positions += base - int(plan.window_starts[block])
             heads = slice(head * group, (head + 1) * group)
-            keys = gather_tokens(kv.k_pages[:, head : head + 1], kv.page_table, tokens)[0]
-            values = gather_tokens(kv.v_pages[:, head : head + 1], kv.page_table, tokens)[0]
+            part = one_head(kv, head)
+            keys = gather_tokens(part.k_pages, kv.page_table, tokens, part.k_scales)[0]
+            values = gather_tokens(part.v_pages, kv.page_table, tokens, part.v_scales)[0]
             keys = rotate(keys, rope.cos[key_positions], rope.sin[key_positions])
             rows = rotate(
                 q[n0:n1, heads],
@@ -67,4 +69,4 @@ def sparse_prefill(
             logits = logits.masked_fill(future[:, None], -torch.inf)
             out[n0:n1, heads] = (logits.softmax(-1) @ values.float()).to(q.dtype)
             lse[n0:n1, heads] = logits.logsumexp(-1)
-    return out, lse
+    return out, lse if return_lse else None

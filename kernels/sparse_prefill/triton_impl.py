@@ -19,9 +19,12 @@ from ..triton_common import (
     dot_precision,
     load_channels,
     load_rotated,
+    load_scales,
     pad_channels,
+    pages_and_scales,
     require_launchable,
     require_supported,
+    scale_stride,
     shared_bytes,
 )
 from ..types import PagedKV, RopeTables, SparsePlan
@@ -62,7 +65,8 @@ def _attend_tile(
 ):
     """One step of the online softmax over keys [first, first + KEYS) in packed order.
 
-    `where` [KEYS] locates the keys' blocks; the next tile's is returned.
+    `kv_of_head` points to keys, values and the scales of both. `where` [KEYS] locates the keys'
+    blocks; the next tile's is returned.
     """
     HALF: tl.constexpr = SIZES[0]
     HEAD_DIM: tl.constexpr = SIZES[1]
@@ -70,6 +74,8 @@ def _attend_tile(
     PAGE_SIZE: tl.constexpr = SIZES[3]
     KEYS: tl.constexpr = SIZES[4]
     PER_PAGE: tl.constexpr = PAGE_SIZE // BLOCK_SIZE_K
+    QUANTISED: tl.constexpr = kv_of_head[0].dtype.element_ty == tl.float8e4nv
+    OPERAND: tl.constexpr = q_turned.dtype
     key = first + tl.arange(0, KEYS)
     slot = (where // PER_PAGE).to(tl.int64)
     token = (where % PER_PAGE) * BLOCK_SIZE_K + key % BLOCK_SIZE_K
@@ -79,12 +85,20 @@ def _attend_tile(
     position = key
     if MASKED:
         position = tl.minimum(key, num_keys - 1)
+    # Fewer elements than logits and weights have: fp8 is scaled as it becomes 16 bits.
+    k_factor = None
+    if QUANTISED:
+        k_factor = load_scales(kv_of_head[2] + slot * SIZES[5], valid, MASKED)
+        v_factor = load_scales(kv_of_head[3] + slot * SIZES[5], valid, MASKED)
     turned = load_rotated(
-        k_rows, valid, tables[0], tables[1], position, tables[2], HALF, PADS[0], False
-    )
+        k_rows, valid, tables[0], tables[1], position, tables[2], HALF, PADS[0], OPERAND, False,
+        k_factor,
+    )  # fmt: skip
     logits = tl.dot(q_turned, tl.trans(turned), input_precision=PRECISION)
     if PADS[1] > 0:
         rest = load_channels(k_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], False)
+        if QUANTISED:
+            rest = (rest.to(tl.float32) * k_factor[:, None]).to(OPERAND)
         logits = tl.dot(q_rest, tl.trans(rest), logits, input_precision=PRECISION)
     if MASKED:
         logits = tl.where(key[None, :] <= query_position[:, None], logits, float("-inf"))
@@ -95,8 +109,10 @@ def _attend_tile(
     denominator = denominator * shrink + tl.sum(weights, axis=1)
     # Rows past the last key may never have been written: 0 * NaN must not reach the sum.
     values = load_channels(v_rows, valid, 0, HEAD_DIM, PADS[2], MASKED)
+    if QUANTISED:
+        values = (values.to(tl.float32) * v_factor[:, None]).to(OPERAND)
     acc = acc * shrink[:, None]
-    acc = tl.dot(weights.to(values.dtype), values, acc, input_precision=PRECISION)
+    acc = tl.dot(weights.to(OPERAND), values, acc, input_precision=PRECISION)
     # Fetched a step early, so that the compiler can prefetch keys and values themselves.
     where = tl.load(packed_row + (key + KEYS) // BLOCK_SIZE_K)
     return acc, new_largest, denominator, where
@@ -105,8 +121,7 @@ def _attend_tile(
 @triton.jit
 def _attend(
     q,
-    k_pages,
-    v_pages,
+    pages,
     packed,
     bases,
     window_starts,
@@ -158,7 +173,7 @@ def _attend(
     q_rows = q + token.to(tl.int64) * q_strides[0] + query_head * q_strides[1]
     q_turned = load_rotated(
         q_rows, valid, cos, sin, tl.minimum(query_position, num_keys - 1), cos_stride,
-        HALF, PADS[0], True,
+        HALF, PADS[0], q.dtype.element_ty, True,
     )  # fmt: skip
     q_rest = q_turned
     if PADS[1] > 0:
@@ -166,7 +181,11 @@ def _attend(
     acc = tl.zeros([ROWS, D_PAD], dtype=tl.float32)
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     denominator = tl.zeros([ROWS], dtype=tl.float32)
-    kv_of_head = (k_pages + head * k_strides[1], v_pages + head * v_strides[1])
+    k_pages, v_pages, k_scales, v_scales = pages
+    kv_of_head = (
+        k_pages + head * k_strides[1], v_pages + head * v_strides[1],
+        k_scales + head, v_scales + head,
+    )  # fmt: skip
     packed_row = packed + entry * capacity
 
     # Keys that every row of this tile may see, in whole tiles, need no mask.
@@ -258,8 +277,7 @@ def launch(
     tiles = triton.cdiv(plan.block_size_q * group, tile.rows)
     _attend[(len(packed) * tiles, heads)](
         q,
-        kv.k_pages,
-        kv.v_pages,
+        pages_and_scales(kv),
         packed,
         bases,
         plan.window_starts,
@@ -278,7 +296,7 @@ def launch(
         v_strides=kv.v_pages.stride(),
         GROUP=group,
         BLOCK_SIZE_Q=plan.block_size_q,
-        SIZES=(half, head_dim, plan.block_size_k, page_size, tile.keys),
+        SIZES=(half, head_dim, plan.block_size_k, page_size, tile.keys, scale_stride(kv)),
         PADS=(pad_channels(half), pad_channels(rest) if rest else 0, pad_channels(head_dim)),
         ROWS=tile.rows,
         PRECISION=dot_precision(q.dtype),
@@ -295,8 +313,10 @@ def sparse_prefill(
     rope: RopeTables,
     seqlen_k: torch.Tensor,
     softmax_scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    return_lse: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """See `hipcli.kernels.sparse_prefill.sparse_prefill`."""
     require_launchable(q, kv.k_pages)
     require_supported(q.shape[2], q.shape[1], kv.k_pages.shape[1])
-    return launch(q, kv, plan, rope, seqlen_k, softmax_scale)
+    out, lse = launch(q, kv, plan, rope, seqlen_k, softmax_scale)
+    return out, lse if return_lse else None

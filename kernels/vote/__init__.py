@@ -47,7 +47,7 @@ def vote(
     Raises:
         ValueError, TypeError: a shape, value, dtype or device does not fit.
     """
-    check_pages(kv.k_pages, kv.page_table, q)
+    check_pages(kv, q, backend)
     check_queries(q, kv.k_pages.shape[1])
     if q.shape[0] > MAX_TOKENS:
         raise ValueError(f"q: expected 1 to {MAX_TOKENS} tokens, received {q.shape[0]}")

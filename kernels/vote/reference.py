@@ -25,7 +25,8 @@ def vote(
     page_max = torch.full((*q.shape[:2], num_pages), -torch.inf, device=q.device)
     total = int(seqlen_k)
     for page in range(min(num_pages, -(-total // page_size))):
-        keys = gather_pages(kv.k_pages, kv.page_table, torch.tensor([page], device=q.device))[0]
+        logical = torch.tensor([page], device=q.device)
+        keys = gather_pages(kv.k_pages, kv.page_table, logical, kv.k_scales)[0]
         keys = keys[:, : total - page * page_size].float()
         logits = torch.einsum("nhgd,hkd->nhgk", rows, keys) * softmax_scale
         page_max[:, :, page] = logits.amax(-1).flatten(1)

@@ -18,10 +18,13 @@ from ..triton_common import (
     LOG2_E,
     dot_precision,
     load_channels,
+    pages_and_scales,
     require_launchable,
     require_supported,
     rotated_rows,
+    scale_stride,
     shared_bytes,
+    split_e4m3,
 )
 from ..types import PagedKV, RopeTables
 
@@ -44,6 +47,7 @@ def _vote_tile(
     total,
     rows,
     at,
+    scale_at,
     open_key,
     target,
     page,
@@ -55,13 +59,25 @@ def _vote_tile(
     PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Score keys at `at` [KEYS], store each page's maximum, and take it into the running sum."""
+    """Score keys at `at` [KEYS], store each page's maximum, and take it into the running sum.
+
+    `rows` is one tile, or for keys in fp8 two whose sum they are; `scale_at` [PAGES] then points
+    to the pages' scales.
+    """
     PAGES: tl.constexpr = at.shape[0] // PAGE_SIZE
-    keys = load_channels(at, open_key, 0, HEAD_DIM, rows.shape[1], False)
-    logits = tl.dot(rows, tl.trans(keys), input_precision=PRECISION)
+    QUANTISED: tl.constexpr = at.dtype.element_ty == tl.float8e4nv
+    ROWS: tl.constexpr = rows[0].shape[0]
+    keys = tl.trans(load_channels(at, open_key, 0, HEAD_DIM, rows[0].shape[1], False))
+    logits = tl.dot(rows[0], keys, input_precision=PRECISION)
+    if QUANTISED:
+        logits = tl.dot(rows[1], keys, logits)
     if MASKED:
         logits = tl.where(open_key[None, :], logits, float("-inf"))
-    best = tl.max(tl.reshape(logits, [rows.shape[0], PAGES, PAGE_SIZE]), axis=2) * scale
+    best = tl.max(tl.reshape(logits, [ROWS, PAGES, PAGE_SIZE]), axis=2) * scale
+    if QUANTISED:
+        # A page past the end is -inf already, and must stay it.
+        page_scale = tl.load(scale_at, mask=page + tl.arange(0, PAGES) < end, other=1.0)
+        best *= page_scale[None, :]
     here = (page + tl.arange(0, PAGES))[None, :]
     mask = valid[:, None]
     if MASKED:
@@ -75,9 +91,29 @@ def _vote_tile(
 
 
 @triton.jit
+def _scale_at(
+    scales,
+    page_table,
+    first,
+    end,
+    PAGES: tl.constexpr,
+    STRIDE: tl.constexpr,
+    QUANTISED: tl.constexpr,
+):
+    """Pointers [PAGES] to the scales of pages first..; for keys without scales no pointers."""
+    page = first + tl.arange(0, PAGES)
+    if QUANTISED:
+        slot = tl.load(page_table + page, mask=page < end, other=0)
+        return scales + slot.to(tl.int64) * STRIDE
+    else:
+        return page
+
+
+@triton.jit
 def _vote(
     q,
     k_pages,
+    k_scales,
     page_table,
     seqlen_k,
     cos_row,
@@ -89,6 +125,7 @@ def _vote(
     scale,
     q_strides: tl.constexpr,
     k_strides: tl.constexpr,
+    SCALE_STRIDE: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     D_PAD: tl.constexpr,
@@ -99,6 +136,7 @@ def _vote(
     PRECISION: tl.constexpr,
 ):
     PAGES: tl.constexpr = KEYS // PAGE_SIZE
+    QUANTISED: tl.constexpr = k_pages.dtype.element_ty == tl.float8e4nv
     split = tl.program_id(1)
     head = tl.program_id(2)
     num_heads = tl.num_programs(2) * GROUP
@@ -110,7 +148,12 @@ def _vote(
     rows = rotated_rows(
         q, q_strides, token, token + 1, query_head, cos_row, sin_row, HEAD_DIM, D_PAD, ROTARY, 1
     )
-    rows = rows.to(k_pages.dtype.element_ty)
+    if QUANTISED:
+        high, low, row_scale = split_e4m3(rows)
+        rows = (high, low)
+        scale *= row_scale
+    else:
+        rows = (rows.to(k_pages.dtype.element_ty),)
 
     num_keys = tl.load(seqlen_k)
     used_pages = tl.minimum(tl.cdiv(num_keys, PAGE_SIZE), num_pages)
@@ -126,13 +169,19 @@ def _vote(
     total = tl.zeros([ROWS], dtype=tl.float32)
     page = start + key // PAGE_SIZE
     slot = tl.load(page_table + page, mask=page < end, other=0)
+    scales_of_head = k_scales + head
+    scale_at = _scale_at(scales_of_head, page_table, start, end, PAGES, SCALE_STRIDE, QUANTISED)
     for first in range(start, start + whole, PAGES):
         at = keys_of_head + slot.to(tl.int64) * k_strides[0]
+        scale_here = scale_at
         # Fetched a step early, so that the compiler can prefetch the keys themselves.
         page = first + PAGES + key // PAGE_SIZE
         slot = tl.load(page_table + page, mask=page < end, other=0)
+        scale_at = _scale_at(
+            scales_of_head, page_table, first + PAGES, end, PAGES, SCALE_STRIDE, QUANTISED
+        )
         largest, total = _vote_tile(
-            largest, total, rows, at, key < KEYS, target, first, end, valid, scale,
+            largest, total, rows, at, scale_here, key < KEYS, target, first, end, valid, scale,
             HEAD_DIM, PAGE_SIZE, PRECISION, False,
         )  # fmt: skip
     for first in range(start + whole, end, PAGES):
@@ -140,8 +189,9 @@ def _vote(
         slot = tl.load(page_table + page, mask=page < end, other=0)
         at = keys_of_head + slot.to(tl.int64) * k_strides[0]
         open_key = (first * PAGE_SIZE + key < num_keys) & (page < end)
+        scale_at = _scale_at(scales_of_head, page_table, first, end, PAGES, SCALE_STRIDE, QUANTISED)
         largest, total = _vote_tile(
-            largest, total, rows, at, open_key, target, first, end, valid, scale,
+            largest, total, rows, at, scale_at, open_key, target, first, end, valid, scale,
             HEAD_DIM, PAGE_SIZE, PRECISION, True,
         )  # fmt: skip
     lse = largest + tl.math.log2(total) * LN_2
@@ -207,6 +257,7 @@ def launch(
     _vote[(triton.cdiv(num_tokens * group, tile.rows), tile.splits, heads)](
         q,
         kv.k_pages,
+        pages_and_scales(kv)[2],
         kv.page_table,
         seqlen_k,
         rope.cos[distance],
@@ -218,6 +269,7 @@ def launch(
         softmax_scale,
         q_strides=q.stride(),
         k_strides=kv.k_pages.stride(),
+        SCALE_STRIDE=scale_stride(kv),
         GROUP=group,
         HEAD_DIM=head_dim,
         D_PAD=triton.next_power_of_2(head_dim),

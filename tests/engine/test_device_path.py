@@ -1,11 +1,14 @@
 """What a GPU runs, on a CPU with the reference kernels: the same answers, the same sessions."""
 
 import dataclasses
+import errno
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from hipcli.engine.config import CacheConfig
 from hipcli.engine.decoding import DeviceDecoder, generate
 from hipcli.engine.dense import fused_attention
 from hipcli.engine.device import chunk_tokens
@@ -16,9 +19,11 @@ from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.runner import Runner
 from hipcli.engine.sampler import Sampler
+from hipcli.engine.sessions import SessionStore
 from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVStore
 from tests.engine.test_method_laws import SPARSE
+from tests.engine.test_session_integrity import flip, notices
 from tests.engine.test_sessions import answer, read, request
 from tests.engine.tiny import prefill_logits, random_ids, tiny_model
 from tests.gpu.wide import wide_model
@@ -223,3 +228,36 @@ def test_triton_in_its_interpreter() -> None:
         results.append((logits, list(generate(runner, store, attention, Sampler(0, 0), logits, 6))))
     torch.testing.assert_close(results[1][0], results[0][0], rtol=1e-4, atol=1e-4)
     assert results[1][1] == results[0][1]
+
+
+def test_sessions_serve_both_and_damage_is_noticed(
+    host: Runner, device: Runner, tmp_path: Path
+) -> None:
+    """A session written on the device is sound for the CPU and the other way round."""
+    asked = request(tmp_path)
+    expected = answer(host, read(host, request(None))[0], asked)
+    for writer, reader in ((device, host), (host, device)):
+        read(writer, dataclasses.replace(asked, cache=CacheConfig(tmp_path, refresh=True)))
+        store = SessionStore(tmp_path)
+        store.verify(store.find())
+        context, events = read(reader, asked)
+        assert context.session.reused and not notices(events)
+        assert answer(reader, context, asked) == expected
+        flip(store.find().path / "kv/001.pages", 3 * device.layout.page_bytes - 5)
+        context, events = read(device, asked)
+        assert notices(events) == ["session_damaged"]
+        assert answer(device, context, asked) == expected
+
+
+def test_pages_that_cannot_be_written_are_kept_in_memory(
+    device: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, data: object, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    asked = request(tmp_path)
+    context, events = read(device, asked)
+    assert notices(events) == ["cache_unwritable"]
+    assert SessionStore(tmp_path).list() == []
+    assert answer(device, context, asked) == answer(device, read(device, request(None))[0], asked)

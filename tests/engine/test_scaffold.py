@@ -50,7 +50,7 @@ class TestScaffold:
         transformers = pytest.importorskip("transformers")
         folder = KINDS[kind](tmp_path)
         stock = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
-        texts = ["The harbor was", "quiet when", "nobody spoke", "a word", "print(area"]
+        texts = ["The harbor was", "quiet when", "nobody spoke", "a word", "The night"]
         roles = ["user", "assistant"]
         messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
         tokenizer = load_tokenizer(folder)

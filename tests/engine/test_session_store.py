@@ -13,8 +13,8 @@ from hipcli.engine.request import InputRecord
 from hipcli.engine.runner import Runner
 from hipcli.engine.sessions import SessionStore, locks
 from hipcli.engine.sessions.fork import fork
+from hipcli.engine.sessions.record import folder_bytes
 from hipcli.engine.sessions.room import NoRoomError, make_room, surplus
-from hipcli.engine.sessions.store import folder_bytes
 from tests.engine.test_session_integrity import ask, flip, notices
 from tests.engine.test_sessions import cold_answer, read, request
 from tests.engine.tiny import random_ids, tiny_model
@@ -134,8 +134,10 @@ def test_a_damaged_manifest_is_listed_and_goes_first(runner: Runner, tmp_path: P
     flip(damaged.path / "manifest.json", 50)
     (row,) = [record for record in store.list(unusable=True) if not record.usable]
     assert row.state == "damaged" and damaged.key.startswith(row.key)
-    with pytest.raises(DamagedSessionError):
-        store.find(damaged.id)
+    for wanted in (damaged.id, None):
+        with pytest.raises(DamagedSessionError) as raised:
+            store.find(wanted)
+        assert f"hip sessions rm {damaged.id}" in raised.value.hint
     assert store.find(damaged.id, unusable=True).num_bytes == damaged.num_bytes
     assert [path for path, _ in surplus(store, None)] == [damaged.path]
     make_room(store, row.num_bytes, max_bytes=int(2.5 * row.num_bytes), keep="")

@@ -1,6 +1,7 @@
 """Sessions: what is saved is what was computed, whatever happens on the way."""
 
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hipcli.engine.answering import Answerer
 from hipcli.engine.config import CacheConfig, GenerationConfig
@@ -341,6 +344,35 @@ def test_every_part_of_the_record_changes_the_key() -> None:
     ]
     assert len({session_key(variant) for variant in variants}) == len(variants)
     assert session_key(dict(reversed(record.items()))) == session_key(record)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+_RECORDS = st.dictionaries(st.text(max_size=3), _JSON, max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_RECORDS, _RECORDS)
+def test_two_records_share_a_key_only_if_they_are_equal(first: dict, second: dict) -> None:
+    # JSON tells 1 from True, Python does not.
+    same = json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+    assert (session_key(first) == session_key(second)) == same
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(max_size=5), min_size=2, max_size=4), st.data())
+def test_text_that_moves_between_fields_changes_the_key(texts: list[str], data) -> None:
+    at = data.draw(st.integers(0, len(texts) - 2))
+    if not texts[at]:
+        return
+    moved = list(texts)
+    moved[at], moved[at + 1] = texts[at][:-1], texts[at][-1] + texts[at + 1]
+    assert session_key({"inputs": texts}) != session_key({"inputs": moved})
 
 
 def test_store_capacity_is_checked(runner: Runner) -> None:

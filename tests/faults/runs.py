@@ -1,6 +1,6 @@
 """Randomised fault runs: something goes wrong while hip reads or between two questions.
 
-    python -m tests.faults.runs --count 100 --first 0
+    OMP_NUM_THREADS=1 python -m tests.faults.runs --count 100 --first 0
 
 Each run is a number. It makes a cache, lets something happen to it, and asks again. Whatever
 happened: the answers are those of a clean run, nobody sees a traceback, and afterwards the cache
@@ -62,7 +62,12 @@ class Run:
     def _any_question(self) -> Question:
         names = list(self.world.contexts)
         name = self.random.choice(("", "", "novel"))
-        return Question(self.random.choice(names), self.random.choice(MODES), name)
+        return Question(
+            self.random.choice(names),
+            self.random.choice(MODES),
+            name,
+            on_device=self.random.random() < 0.25,
+        )
 
     def check(self, outcome: Outcome, question: Question, what: str, *codes: int) -> None:
         """An outcome must have one of the codes, and with code 0 the right answer."""
@@ -282,7 +287,9 @@ def main(words: list[str]) -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args(words)
-    torch.set_num_threads(1)
+    # A pool of threads does not survive a fork, and PyTorch minds being told so afterwards.
+    if torch.get_num_threads() != 1:
+        parser.error("set OMP_NUM_THREADS=1")
     world = World()
     # Children share what was loaded: a collection would copy it into each of them.
     gc.freeze()

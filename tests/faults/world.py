@@ -33,11 +33,12 @@ INTERRUPTED, TRACEBACK = 130, 70
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a context by name, and an answer mode."""
+    """What is asked: a context by name, and an answer mode; by which path, under which name."""
 
     context: str
     mode: str
     name: str = ""
+    on_device: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class World:
     """The model and the right answers."""
 
     runner: Runner = field(default_factory=lambda: Runner(tiny_model("llama")))
+    # What a GPU runs, with reference kernels: pages are copied to the files by threads.
+    device: Runner = field(default_factory=lambda: Runner(tiny_model("llama"), backend="reference"))
     contexts: dict[str, np.ndarray] = field(default_factory=contexts)
     right: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
@@ -91,7 +94,8 @@ class World:
     def _ask(
         self, question: Question, cache: Path | None, disk: Disk, on_event: Callable[[int], None]
     ) -> dict[str, Any]:
-        checked = answering(self.runner, self.request(question, cache), CHUNK, disk)
+        runner = self.device if question.on_device else self.runner
+        checked = answering(runner, self.request(question, cache), CHUNK, disk)
         tokens, notices = [], []
         for number, event in enumerate(checked.events()):
             on_event(number)

@@ -7,7 +7,7 @@ import numpy as np
 
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
-from hipcli.engine.sessions.identity import session_key
+from hipcli.engine.sessions.identity import identity_key
 from hipcli.engine.sessions.manifest import PROGRESS, TOKENS, Manifest, write_sealed
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks, table_bytes
 from hipcli.engine.store.layout import checksum_file, layer_files
@@ -21,7 +21,7 @@ def save(cache: Path, label: str, name: str = "", *, partial: bool = False) -> M
     store.prepare()
     identity = {"model_name": "toy", "method": {"name": "hip"}, "inputs": [[label, "00"]]}
     tokens = np.arange(PAGES * 64, dtype="<i4").tobytes()
-    key = session_key(identity)
+    key = identity_key(identity)
     manifest = Manifest(
         key=key,
         name=name,

@@ -1,6 +1,7 @@
 """`--continue`: questions that follow on from one another."""
 
 import dataclasses
+import hashlib
 import os
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from hipcli.conversation import keep, turns_of
 from hipcli.engine.events import Result, SessionInfo
 from hipcli.engine.sessions import SessionStore
+from hipcli.engine.sessions.disk import Disk
+from hipcli.engine.sessions.manifest import Manifest
 from hipcli.prompts import question_ids, question_range
 from tests.hipcli.fakes import FakeEngine, FakeTokenizer, run_hip
 from tests.hipcli.saved import save
@@ -72,6 +75,25 @@ def test_continue_keeps_question_and_answer(engine: SavingEngine) -> None:
     assert outcome.json["session"]["turns"] == 1 and outcome.json["warnings"] == []
     store = SessionStore(Path(os.environ["HIP_CACHE_DIR"]))
     assert turns_of(store.find(engine.session_id)) == (("Who?", "It was Ada."),)
+
+
+def test_turns_stand_before_the_next_question(engine: SavingEngine) -> None:
+    run_hip("ask", "letters", "Who?", "--continue", engine=engine)
+    store = SessionStore(Path(os.environ["HIP_CACHE_DIR"]))
+    request = engine.requests[0]
+    record = store.find(engine.session_id)
+    store.remember(record, request.extra)
+    ids = request.context_ids.astype("<i4")
+    (record.path / "tokens.i32").write_bytes(ids.tobytes())
+    manifest = Manifest.read(record.path)
+    sha256 = hashlib.sha256(ids.tobytes()).hexdigest()
+    dataclasses.replace(manifest, tokens_sha256=sha256).write(record.path, Disk())
+    outcome = run_hip("ask", "-c", "When?", "--json", engine=engine)
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["session"]["turns"] == 1
+    asked = engine.tokenizer.decode(engine.requests[1].question_ids)
+    assert asked.index("Who?") < asked.index("It was Ada.") < asked.index("When?")
+    assert engine.requests[1].extra["turns"] == [["Who?", "It was Ada."]]
 
 
 def test_a_turn_that_cannot_be_kept_is_told(engine: SavingEngine) -> None:

@@ -3,9 +3,11 @@
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from hipcli.completion import sessions
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.manifest import MANIFEST, read_sealed, write_sealed
@@ -30,6 +32,8 @@ def test_verify_says_what_is_sound(cache: Path) -> None:
     assert sorted(outcome.out.splitlines()) == sorted(
         [f"{first.key[:12]}  ok", f"{second.key[:12]}  ok"]
     )
+    rows = run_hip("sessions", "list", "--json").json["sessions"]
+    assert sorted(row["tokens_done"] for row in rows) == [64, 192]
     (row,) = run_hip("sessions", "verify", "letters", "--json").json["sessions"]
     assert row == {
         "id": first.key[:12],
@@ -126,6 +130,14 @@ def test_prune_removes_the_longest_unused(cache: Path) -> None:
     assert "nothing to remove" in run_hip("sessions", "prune").err
 
 
+def test_prune_knows_that_forks_share_pages(cache: Path) -> None:
+    save(cache, "a.txt", "letters")
+    run_hip("sessions", "fork", "letters", "--name", "second")
+    save(cache, "b.txt")
+    run_hip("sessions", "prune", "--max-size", "1B")
+    assert SessionStore(cache).list() == []
+
+
 def test_list_shows_what_nobody_can_read_and_the_total(cache: Path) -> None:
     save(cache, "a.txt")
     damaged = save(cache, "b.txt")
@@ -135,6 +147,14 @@ def test_list_shows_what_nobody_can_read_and_the_total(cache: Path) -> None:
     assert document["total_bytes"] == SessionStore(cache).total_bytes()
     assert run_hip("sessions", "show", damaged.key[:6], "--json").json["session"]["bytes"] > 0
     assert run_hip("sessions", "rm", damaged.key[:6]).code == 0
+
+
+def test_the_shell_completes_ids_and_names(cache: Path) -> None:
+    key = save(cache, "a.txt", "letters").key
+    context = SimpleNamespace(params={"cache_dir": cache})
+    assert [word for word, _ in sessions(context, "le")] == ["letters"]  # type: ignore[arg-type]
+    assert [word for word, _ in sessions(context, key[:3])] == [key[:12]]  # type: ignore[arg-type]
+    assert [word for word, _ in sessions(context, "nosuch")] == []  # type: ignore[arg-type]
 
 
 def test_a_busy_session_is_neither_removed_nor_verified(cache: Path) -> None:

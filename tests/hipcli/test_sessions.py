@@ -26,6 +26,7 @@ class Record:
     used_s: float = 1767323045.5
     state: str = "complete"
     context_tokens: int = 12345
+    tokens_done: int = 12345
     num_bytes: int = 1 << 20
     model: str = "smollm2"
     method: str = "hip"
@@ -46,7 +47,10 @@ class Store:
     root = Path("/cache/sessions")
 
     def __init__(self) -> None:
-        self.records = [Record("aaaa11112222", "letters"), Record("bbbb33334444", state="partial")]
+        self.records = [
+            Record("aaaa11112222", "letters"),
+            Record("bbbb33334444", state="partial", tokens_done=6144),
+        ]
         self.removed: list[str] = []
 
     def list(self, *, unusable: bool = False) -> list[Record]:
@@ -81,7 +85,7 @@ def test_sessions_list(store: Store) -> None:
     used = "2026-01-02T03:04:05Z"
     first = ["aaaa11112222", "letters", used, "12,345", "1.0", "MiB", "complete", "book.txt"]
     assert lines[1].split() == first
-    assert lines[2].split()[-2] == "partial"
+    assert lines[2].split()[-2] == "partial" and "  6,144 of 12,345  " in lines[2]
     rows = run_hip("sessions", "list", "--json").json["sessions"]
     assert [row["id"] for row in rows] == ["aaaa11112222", "bbbb33334444"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from hipcli.kernels.paging import gather_tokens
+from hipcli.kernels.quantise_pages import quantise_pages_
 from hipcli.kernels.types import PagedKV, RopeTables, SparsePlan
 
 
@@ -116,3 +118,27 @@ def make_plan(
         sink_tokens,
         sink_tokens + num_selected * block_size_k + longest_window,
     )
+
+
+def paged_fp8(num_slots: int, heads: int, page_size: int, width: int, table, device) -> PagedKV:
+    """Unwritten fp8 pages, NaN all over, each followed by its scales as in an engine's store."""
+    codes = 2 * heads * page_size * width
+    records = torch.full((num_slots, codes + 128), 0x7F, dtype=torch.uint8, device=device)
+    pages = records[:, :codes].view(torch.float8_e4m3fn)
+    pages = pages.unflatten(1, (2, heads, page_size, width))
+    scales = records.view(torch.float32)[:, codes // 4 : codes // 4 + 2 * heads]
+    scales = scales.fill_(torch.nan).unflatten(1, (2, heads))
+    return PagedKV(pages[:, 0], pages[:, 1], table, scales[:, 0], scales[:, 1])
+
+
+def quantised(case: Case) -> Case:
+    """The case with fp8 pages; its keys and values are what the pages then hold."""
+    pages = case.kv.k_pages
+    kv = paged_fp8(*pages.shape, case.kv.page_table, pages.device)
+    quantise_pages_(kv, case.keys, case.values, case.seqlen_k, backend="reference")
+    tokens = torch.arange(case.shape.seqlen_k, device=pages.device)
+    keys, values = (
+        gather_tokens(stored, kv.page_table, tokens, scales).transpose(0, 1)
+        for stored, scales in ((kv.k_pages, kv.k_scales), (kv.v_pages, kv.v_scales))
+    )
+    return replace(case, kv=kv, keys=keys.to(case.keys.dtype), values=values.to(case.keys.dtype))

@@ -21,6 +21,7 @@ from triton.runtime.jit import JITFunction
 
 from hipcli.kernels.merge_partials import merge_partials
 from hipcli.kernels.page_index import new_page_index, update_page_index_
+from hipcli.kernels.quantise_pages import quantise_pages_
 from hipcli.kernels.rope import rope as apply_rope
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_pages import score_pages
@@ -33,6 +34,7 @@ from hipcli.kernels.vote import vote
 
 META = torch.device("meta")
 PAGES = 16384
+FP8 = torch.float8_e4m3fn
 
 
 class StandInDriver:
@@ -62,10 +64,20 @@ def integers(*shape: int) -> torch.Tensor:
     return empty(*shape, dtype=torch.int32)
 
 
-def inputs(num_tokens: int, head_dim: int = 128):
+def fp8_pages(head_dim: int) -> PagedKV:
+    """Pages of the Llama-3.1-8B shape in fp8, each followed by its scales as in a store."""
+    codes = 2 * 8 * 64 * head_dim
+    records = empty(PAGES, codes + 128, dtype=torch.uint8)
+    pages = records[:, :codes].view(FP8).unflatten(1, (2, 8, 64, head_dim))
+    scales = records.view(torch.float32)[:, codes // 4 : codes // 4 + 16].unflatten(1, (2, 8))
+    return PagedKV(pages[:, 0], pages[:, 1], integers(PAGES), scales[:, 0], scales[:, 1])
+
+
+def inputs(num_tokens: int, head_dim: int = 128, fp8: bool = False):
     """Queries, pages, tables and length of the Llama-3.1-8B shape."""
     pages = empty(PAGES, 2, 8, 64, head_dim)
     kv = PagedKV(pages[:, 0], pages[:, 1], integers(PAGES))
+    kv = fp8_pages(head_dim) if fp8 else kv
     tables = empty(8192, head_dim, dtype=torch.float32)
     return empty(num_tokens, 32, head_dim), kv, RopeTables(tables, tables), integers(1)
 
@@ -84,11 +96,20 @@ def run_rope() -> None:
     apply_rope(q, integers(64), tables, backend="triton")
 
 
-def run_page_index(dtype: torch.dtype = torch.bfloat16) -> None:
+def run_page_index(dtype: torch.dtype = torch.bfloat16, fp8: bool = False) -> None:
     """One launch."""
-    _, kv, _, length = inputs(1)
+    _, kv, _, length = inputs(1, fp8=fp8)
     index = new_page_index("bounds", (8, PAGES, 128), 64, dtype=dtype, device=META)
-    update_page_index_(index, kv.k_pages, kv.page_table, length, 8192, backend="triton")
+    update_page_index_(
+        index, kv.k_pages, kv.page_table, length, 8192, k_scales=kv.k_scales, backend="triton"
+    )
+
+
+def run_quantise_pages() -> None:
+    """One launch."""
+    _, kv, _, length = inputs(1, fp8=True)
+    k, v = (empty(8192, 8, 128) for _ in range(2))
+    quantise_pages_(kv, k, v, length, backend="triton")
 
 
 def run_score_pages(num_tokens: int, dtype: torch.dtype = torch.bfloat16) -> None:
@@ -115,9 +136,11 @@ def run_select(n: int, candidates: int) -> None:
     select_blocks(scores, 128, listed, backend="triton")
 
 
-def run_select_step(num_tokens: int, dtype: torch.dtype = torch.bfloat16) -> None:
+def run_select_step(
+    num_tokens: int, dtype: torch.dtype = torch.bfloat16, fp8: bool = False
+) -> None:
     """Three launches and four for one query, one more for many."""
-    q, kv, tables, length = inputs(num_tokens)
+    q, kv, tables, length = inputs(num_tokens, fp8=fp8)
     size, stride = (64, 4) if num_tokens > 1 else (1, 1)
     index = new_page_index("bounds", (8, PAGES, 128), 64, dtype=dtype, device=META)
     starts = integers(num_tokens // size)
@@ -125,15 +148,15 @@ def run_select_step(num_tokens: int, dtype: torch.dtype = torch.bfloat16) -> Non
     select_step_(q, kv, index, starts, length, tables, sizes, backend="triton")
 
 
-def run_sparse_prefill(head_dim: int = 128) -> None:
+def run_sparse_prefill(head_dim: int = 128, fp8: bool = False) -> None:
     """Two launches."""
-    q, kv, tables, length = inputs(8192, head_dim)
+    q, kv, tables, length = inputs(8192, head_dim, fp8)
     sparse_prefill(q, kv, plan(8192, 64), tables, length, 0.1, backend="triton")
 
 
-def run_sparse_decode() -> None:
+def run_sparse_decode(fp8: bool = False) -> None:
     """One launch."""
-    q, kv, tables, length = inputs(1)
+    q, kv, tables, length = inputs(1, fp8=fp8)
     sparse_decode(q, kv, plan(1, 1), tables, length, 0.1, backend="triton")
 
 
@@ -142,9 +165,9 @@ def run_merge() -> None:
     merge_partials(empty(64, 1, 32, 128), empty(64, 1, 32, dtype=torch.float32), backend="triton")
 
 
-def run_vote() -> None:
+def run_vote(fp8: bool = False) -> None:
     """One launch."""
-    q, kv, tables, length = inputs(16)
+    q, kv, tables, length = inputs(16, fp8=fp8)
     vote(q, kv, length, tables, 1024, 0.1, backend="triton")
 
 
@@ -165,6 +188,12 @@ CASES: dict[str, Callable[[], None]] = {
     "sparse_decode": run_sparse_decode,
     "merge_partials": run_merge,
     "vote": run_vote,
+    "fp8 quantise_pages": run_quantise_pages,
+    "fp8 page_index": lambda: run_page_index(fp8=True),
+    "fp8 select_step_decode": lambda: run_select_step(1, FP8, fp8=True),
+    "fp8 sparse_prefill": lambda: run_sparse_prefill(fp8=True),
+    "fp8 sparse_decode": lambda: run_sparse_decode(fp8=True),
+    "fp8 vote": lambda: run_vote(fp8=True),
 }
 
 
@@ -198,6 +227,7 @@ def describe(case: str, name: str, kernel) -> dict[str, object]:
         "capability": kernel.metadata.target.arch,
         "shared_bytes": kernel.metadata.shared,
         "num_warps": kernel.metadata.num_warps,
+        "fp8_products": len(re.findall(r"mma\S*\.e4m3\.e4m3", ptx)),
         "async_copies": len(re.findall(r"cp\.async\.c[ag]", ptx)),
         **counts,
     }

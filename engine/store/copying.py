@@ -1,0 +1,119 @@
+"""Rows on their way between tensors on a device and a session's files, through pinned buffers."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hipcli.engine.store.layout import KVLayout
+
+# Pages that travel at once: 4 MiB of a layer of an 8B model.
+STAGED_PAGES = 16
+
+# Told of rows of a file on their way: the first one's number, and uint8 [n, bytes of a row].
+Seen = Callable[[int, np.ndarray], None]
+
+# A piece on its way to a file: turn of its buffer, first row, number of rows, bytes.
+_Waiting = tuple[int, int, int, memoryview]
+
+
+def _rows_of(raw: memoryview, count: int) -> np.ndarray:
+    """uint8 [count, bytes of a row]."""
+    return np.frombuffer(raw, np.uint8).reshape(count, -1)
+
+
+class Copier:
+    """Copies rows between tensors on the device and files, through two pinned buffers.
+
+    Args:
+        layout: the larger of a page and a summary sizes the buffers.
+        device: of the tensors.
+        ready: an event after which the rows may be read or written.
+    """
+
+    def __init__(
+        self, layout: KVLayout, device: torch.device, ready: "torch.cuda.Event | None" = None
+    ) -> None:
+        cuda = device.type == "cuda"
+        size = STAGED_PAGES * layout.page_bytes
+        self._buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=cuda) for _ in range(2)]
+        self._turn = 0
+        self._stream = torch.cuda.Stream(device) if cuda else None
+        self._events = [torch.cuda.Event() for _ in range(2)] if cuda else []
+        if self._stream is not None and ready is not None:
+            self._stream.wait_event(ready)
+
+    def _staged(self, rows: torch.Tensor) -> tuple[torch.Tensor, memoryview]:
+        """A buffer for `rows` as a tensor and as bytes; free again two calls later."""
+        self._turn ^= 1
+        num_bytes = rows.numel() * rows.element_size()
+        raw = self._buffers[self._turn][:num_bytes]
+        return raw.view(rows.dtype).view(rows.shape), memoryview(raw.numpy().data)
+
+    def _pieces(self, rows: torch.Tensor, first: int, last: int) -> list[tuple[int, torch.Tensor]]:
+        row_bytes = rows[0].numel() * rows.element_size()
+        step = max(1, self._buffers[0].numel() // row_bytes)
+        starts = range(first, last, step)
+        return [(start, rows[start : min(start + step, last)]) for start in starts]
+
+    def read(self, path: Path, rows: torch.Tensor, first: int, last: int, seen: Seen) -> None:
+        """Rows [first, last) of the file become those of the tensor, asynchronously."""
+        with open(path, "rb", buffering=0) as file:
+            for start, piece in self._pieces(rows, first, last):
+                if self._events:
+                    self._events[self._turn ^ 1].synchronize()
+                tensor, raw = self._staged(piece)
+                done, offset = 0, start * (len(raw) // len(piece))
+                while done < len(raw):
+                    count = os.preadv(file.fileno(), [raw[done:]], offset + done)
+                    if count == 0:
+                        raise OSError(f"{path.name} is shorter than it was")
+                    done += count
+                seen(start, _rows_of(raw, len(piece)))
+                if self._stream is None:
+                    piece.copy_(tensor)
+                    continue
+                with torch.cuda.stream(self._stream):
+                    piece.copy_(tensor, non_blocking=True)
+                    self._events[self._turn].record()
+
+    def write(self, path: Path, rows: torch.Tensor, first: int, last: int, seen: Seen) -> None:
+        """Rows [first, last) of the tensor become those of the file.
+
+        While one piece is written to the file the next one comes from the device.
+        """
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            waiting: _Waiting | None = None
+            for start, piece in self._pieces(rows, first, last):
+                tensor, raw = self._staged(piece)
+                if self._stream is None:
+                    tensor.copy_(piece)
+                else:
+                    with torch.cuda.stream(self._stream):
+                        tensor.copy_(piece, non_blocking=True)
+                        self._events[self._turn].record()
+                self._put(fd, waiting, seen)
+                waiting = (self._turn, start, len(piece), raw)
+            self._put(fd, waiting, seen)
+        finally:
+            os.close(fd)
+
+    def _put(self, fd: int, waiting: _Waiting | None, seen: Seen) -> None:
+        if waiting is None:
+            return
+        turn, start, count, raw = waiting
+        if self._events:
+            self._events[turn].synchronize()
+        seen(start, _rows_of(raw, count))
+        done, offset = 0, start * (len(raw) // count)
+        while done < len(raw):
+            done += os.pwrite(fd, raw[done:], offset + done)
+
+    def finish(self) -> None:
+        """What was read is visible to the device's current stream."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+            self._stream.synchronize()

@@ -1,0 +1,68 @@
+"""Writing keys and values into fp8 pages, one scale a page, KV head and kind."""
+
+from __future__ import annotations
+
+import torch
+
+from ..backends import implementation
+from ..checks import (
+    FLOAT_DTYPES,
+    check_seqlen,
+    check_values,
+    require_dtype,
+    require_positive,
+    require_power_of_two,
+    require_same_device,
+    require_shape,
+    require_unit_stride,
+)
+from ..types import PagedKV
+
+
+def quantise_pages_(
+    kv: PagedKV,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seqlen_k: torch.Tensor,
+    *,
+    backend: str = "auto",
+) -> None:
+    """Write the newest tokens into their pages in place, quantised to float8_e4m3fn.
+
+    A scale is the smallest power of two with which the page's largest value fits e4m3. So a
+    stored value has the same four significant bits whatever the scale is, and a page does not
+    depend on how many calls wrote it, but for values below scale * 2^-6 (at most 2^-13 of the
+    page's largest), whose last bits lie on a grid of scale * 2^-9. A page that already holds
+    tokens keeps its scale, or takes a larger one and its older values are halved as often as
+    that demands: a page and its scale are all there is to know, and nothing else is kept.
+
+    Args:
+        kv: pages float8_e4m3fn, with scales.
+        k: [T, num_kv_heads, head_dim], un-rotated.
+        v: the same shape and dtype.
+        seqlen_k: int32 [1], tokens in the cache, the T new ones included. Tokens before them
+            in the first page keep their values; in a page of which the first new token is
+            the first one, nothing older counts.
+        backend: a name of BACKENDS, or "auto".
+
+    Raises:
+        ValueError, TypeError: a shape, dtype or device does not fit.
+    """
+    heads, page_size, head_dim = kv.k_pages.shape[1:]
+    require_dtype("k_pages", kv.k_pages, (torch.float8_e4m3fn,))
+    require_unit_stride("k_pages", kv.k_pages)
+    require_power_of_two("page_size (k_pages.shape[2])", page_size)
+    check_values(kv, backend)
+    require_shape("page_table", kv.page_table, (None,))
+    require_dtype("page_table", kv.page_table, (torch.int32,))
+    require_shape("k", k, (None, heads, head_dim))
+    require_dtype("k", k, FLOAT_DTYPES)
+    require_unit_stride("k", k)
+    require_positive(**{"k's number of tokens": k.shape[0]})
+    require_shape("v", v, k.shape)
+    require_dtype("v", v, (k.dtype,))
+    require_unit_stride("v", v)
+    check_seqlen(seqlen_k)
+    require_same_device(k_pages=kv.k_pages, page_table=kv.page_table, k=k, v=v, seqlen_k=seqlen_k)
+    run = implementation("quantise_pages", backend, k.device, "quantise_pages_")
+    run(kv, k, v, seqlen_k)
