@@ -177,6 +177,10 @@ def _score_pages(
         tl.store(target[None, :] + number, nothing, mask=mask)
 
 
+# Averaged queries of a block, times the heads of a group, that a multiprocessor has room for.
+MAX_ROWS = 256
+
+
 def padded_rows(q: torch.Tensor, heads: int, block_size_q: int, query_stride: int) -> int:
     """ROWS of a query block: its averaged queries times the heads of a group."""
     return pad_channels(triton.cdiv(block_size_q, query_stride) * (q.shape[1] // heads))
@@ -210,6 +214,9 @@ def launch_options(
 
 def default_tile(rows: int, num_blocks: int, heads: int, num_pages: int) -> Tile:
     """Tile for `rows` padded rows a query block: wide for prefill, many programs for decode."""
+    if rows > 128:
+        # The queries alone take half of the shared memory, for bounds in two parts.
+        return Tile(64, rows, min(4096, num_pages), num_warps=8, num_stages=2)
     if num_blocks * rows > 32:
         return Tile(128, max(rows, 128), min(4096, num_pages), num_warps=8, num_stages=2)
     # Few pages a program while that leaves them all resident, then more pages, prefetched.
@@ -287,5 +294,11 @@ def score_pages(
     """See `hipcli.kernels.score_pages.score_pages`."""
     require_launchable(q, index.summaries)
     require_supported(q.shape[2], q.shape[1], index.summaries.shape[0])
+    rows = padded_rows(q, index.summaries.shape[0], block_size_q, query_stride)
+    if rows > MAX_ROWS:
+        raise NotImplementedError(
+            f"query_stride {query_stride}: {rows} averaged queries a block are more than the"
+            f" {MAX_ROWS} of a tile; use a longer query_stride"
+        )
     sizes = (block_size_q, query_stride, sink_tokens)
     return launch(q, index, window_starts, rope, distance, sizes)

@@ -112,10 +112,10 @@ def run_quantise_pages() -> None:
     quantise_pages_(kv, k, v, length, backend="triton")
 
 
-def run_score_pages(num_tokens: int, dtype: torch.dtype = torch.bfloat16) -> None:
+def run_score_pages(num_tokens: int, dtype: torch.dtype = torch.bfloat16, stride: int = 4) -> None:
     """One launch."""
     q, _, tables, _ = inputs(num_tokens)
-    size, stride = (64, 4) if num_tokens > 1 else (1, 1)
+    size, stride = (64, stride) if num_tokens > 1 else (1, 1)
     index = new_page_index("bounds", (8, PAGES, 128), 64, dtype=dtype, device=META)
     starts = integers(num_tokens // size)
     score_pages(q, index, starts, tables, 1024, size, stride, 256, backend="triton")
@@ -175,6 +175,7 @@ CASES: dict[str, Callable[[], None]] = {
     "rope": run_rope,
     "page_index": run_page_index,
     "score_pages_prefill": lambda: run_score_pages(8192),
+    "score_pages_every_query": lambda: run_score_pages(8192, stride=1),
     "score_pages_decode": lambda: run_score_pages(1),
     "score_blocks_prefill": lambda: run_score_blocks(8192),
     "score_blocks_decode": lambda: run_score_blocks(1),
