@@ -15,4 +15,5 @@ setup(
         *house("kernels", "hipcli.kernels"),
     ],
     package_data={"hipcli": ["py.typed"], "hipcli.engine.evaluation": ["grammar.txt"]},
+    data_files=[("share/man/man1", ["docs/hip.1"])],
 )

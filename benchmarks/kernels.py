@@ -1,29 +1,18 @@
 """Times the kernels on one GPU beside dense SDPA, after checking that they are right.
 
-    python3 benchmarks/kernels.py [--only NAME ...] [--sweep] [--contexts 131072 1048576]
+    python3 benchmarks/kernels.py [OPTIONS]
 
-Shape: one layer of Llama-3.1-8B (32 query heads, 8 KV heads, head_dim 128, bf16, batch 1), 256
-sinks, a window of 1,024, 2,048 selected tokens in blocks of 16, 64-token pages. Decode runs in
-CUDA graphs that walk over several layers' buffers, so that the L2 cache does not flatter it. The
-entries of "fp8" are the same with keys and values in float8_e4m3fn.
-Prints the checks, a table, and one line of JSON.
+The same as `hip bench kernels`, from a checkout that need not be installed.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
-import time
-import traceback
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT)]
 
 import hipcli  # noqa: E402  (the checkout is put on the path first)
 
@@ -31,90 +20,7 @@ if find_spec("hipcli.kernels") is None:
     # A checkout that was not installed keeps the lower houses at its top.
     hipcli.__path__.append(str(ROOT))
 
-from kernel_cases import Bench, sections  # noqa: E402  (needs the path above)
-from kernel_checks import check_all  # noqa: E402  (needs the path above)
-from kernel_fp8 import fp8_sections  # noqa: E402  (needs the path above)
-from kernel_sweeps import sweeps  # noqa: E402  (needs the path above)
-
-
-def commit() -> str:
-    """Short hash of the checkout, or "unknown" outside one."""
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.stdout.strip() or "unknown"
-
-
-def environment() -> dict[str, object]:
-    """What the numbers depend on."""
-    import triton
-
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "device": properties.name,
-        "multiprocessors": properties.multi_processor_count,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "cuda": torch.version.cuda,
-        "commit": commit(),
-        "dtype": "bfloat16",
-        "shape": {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "page_size": 64},
-        "plan": {"sink_tokens": 256, "window_tokens": 1024, "selected_tokens": 2048},
-    }
-
-
-def run_guarded(name: str, run, errors: dict[str, str]) -> None:
-    """Run one entry; an error is printed and kept, and the others still run."""
-    try:
-        run()
-    except Exception as error:  # every entry must get its turn
-        errors[name] = f"{type(error).__name__}: {error}"[:400]
-        print(f"FAILED {name}: {errors[name]}", flush=True)
-        traceback.print_exc(limit=-3)
-        torch.cuda.empty_cache()
-
-
-def parse() -> argparse.Namespace:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="*", default=None, help="sections to run")
-    parser.add_argument("--sweep", action="store_true", help="time tile sizes too")
-    parser.add_argument("--contexts", type=int, nargs="*", default=[131072, 1048576])
-    parser.add_argument("--limit-s", type=float, default=450.0, help="start nothing after this")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Check, time, print."""
-    options = parse()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to time", file=sys.stderr)
-        return 2
-    torch.manual_seed(0)
-    began = time.monotonic()
-    errors: dict[str, str] = {}
-    checks = check_all(lambda name, run: run_guarded(name, run, errors))
-    results: dict[str, object] = {}
-    for context in options.contexts:
-        bench = Bench(context)
-        entries = [*sections(bench), *fp8_sections(bench)]
-        entries += sweeps(bench) if options.sweep else []
-        for name, run in entries:
-            if options.only and not any(word in name for word in options.only):
-                continue
-            if time.monotonic() - began > options.limit_s:
-                errors[f"{name} {context}"] = "not started: out of time"
-                continue
-            run_guarded(f"{name} {context}", run, errors)
-        results[str(context)] = bench.results
-        del bench, entries
-        torch.cuda.empty_cache()
-    line = {**environment(), "checks": checks, "results": results, "errors": errors}
-    line["seconds"] = round(time.monotonic() - began, 1)
-    print(json.dumps(line))
-    return 1 if errors else 0
-
+from hipcli.engine.benchmarks.kernels import main  # noqa: E402  (needs the path above)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -87,14 +87,14 @@ class Answerer:
         asking = QuestionPass(self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS)
         logits = self._run(question[head:], asking, context_tokens + head)
         count = self.request.evidence_count
-        self.evidence = ballot.evidence(self.request.prefix_tokens, count)
+        self.evidence = ballot.evidence(*self.request.votable, count)
         self.mode = self._resolve_mode(context_tokens + len(question))
         if self.mode in ("dense", "attend"):
             return logits, AnswerPass(self.method)
         if self.mode == "reread":
             return self._reread(ballot, question)
         self.store.truncate(context_tokens)
-        pages = ballot.pages(self.request.prefix_tokens, self.budget_tokens)
+        pages = ballot.pages(*self.request.votable, self.budget_tokens)
         answering = AnswerPass(self.method, pages)
         return self._run(question, answering, context_tokens), answering
 
@@ -123,14 +123,22 @@ class Answerer:
             return "dense" if dense and wanted in ("attend", "share") else wanted
         # Well inside the trained window a small model already loses what it reads (docs/log.md).
         short = prompt_tokens <= max(MIN_SHORT_TOKENS, self.runner.trained_tokens // 4)
-        if dense and (short or self.method.name == "dense" or not self._reread_fits()):
+        if (
+            dense
+            and not self.request.focus
+            and (short or self.method.name == "dense" or not self._reread_fits())
+        ):
             return "dense"
         return "reread" if self._reread_fits() else "share"
 
+    def _reread_tokens(self) -> int:
+        """Budget of reread passages; where the asker says which part to read, a larger one."""
+        budget = reread_budget_tokens(self.runner.trained_tokens)
+        return budget * 3 if self.request.focus else budget
+
     def _reread_fits(self) -> bool:
         request = self.request
-        passages = reread_budget_tokens(self.runner.trained_tokens)
-        prompt = request.prefix_tokens + passages + len(request.question_ids)
+        prompt = request.prefix_tokens + self._reread_tokens() + len(request.question_ids)
         # Room for a passage that overshoots, separators, and the answer.
         room = PAGE_TOKENS * 4 + request.generation.max_new_tokens
         return prompt + room <= self.runner.trained_tokens
@@ -143,9 +151,10 @@ class Answerer:
         ids = reread_prompt(
             self.request.context_ids,
             self.request.prefix_tokens,
-            ballot.ranking(self.request.prefix_tokens),
+            ballot.ranking(*self.request.votable),
             self.separator_ids,
-            budget_tokens=reread_budget_tokens(self.runner.trained_tokens),
+            span=self.request.votable,
+            budget_tokens=self._reread_tokens(),
         )
         self.reread_tokens = len(ids)
         prompt = torch.from_numpy(ids.astype(np.int64))

@@ -1,5 +1,6 @@
 """Settings of the engine: frozen, checked when made, defaults stated once."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,6 +78,8 @@ class EngineConfig:
     prefill_chunk_tokens: int = 0
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N")
         if self.kv_dtype not in KV_DTYPES:
             raise ValueError(f"kv_dtype is {self.kv_dtype!r}; it must be {' or '.join(KV_DTYPES)}")
         chunk = self.prefill_chunk_tokens

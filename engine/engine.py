@@ -7,7 +7,6 @@ Opening reads the tokenizer only; weights are loaded by the first question.
 """
 
 import json
-import re
 import resource
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hipcli.engine.config import EngineConfig
-from hipcli.engine.errors import DoesNotFitError, UsageError
+from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Event, Phase, Result, SessionInfo, Token
 from hipcli.engine.methods import make_config
 from hipcli.engine.models import ModelFolder, resolve
@@ -50,13 +49,9 @@ class Engine:
 
         Raises:
             ModelError: the model is not here, or hip cannot run it.
-            UsageError: unknown method, setting or device.
+            UsageError: unknown method or setting.
         """
         make_config(config.method, config.method_settings)
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", config.device):
-            raise UsageError(
-                f"device '{config.device}' is not known", "use --device auto, cpu, cuda or cuda:N"
-            )
         folder = resolve(config.model, models_dir=config.models_dir)
         return cls(config, folder, load_tokenizer(folder.path))
 
@@ -107,7 +102,8 @@ class Engine:
 
         Raises:
             HipError: subclasses, each with what to do.
-            KeyboardInterrupt: passes through; what was read stays in the session.
+            KeyboardInterrupt: before the first token it passes through, and what was read stays
+                in the session; later the result says "interrupted" and has the answer so far.
         """
         yield from self.ask_each((request,))
 
@@ -162,17 +158,22 @@ class Engine:
         stream = self.tokenizer.stream()
         pieces: list[str] = []
         first_at, count = asked_at, 0
-        for token in checked.events():
-            if not isinstance(token, int):
-                if isinstance(token, Phase) and token.name == "answer" and not count:
-                    asked_at = time.perf_counter()
-                yield token
-                continue
-            count += 1
-            if count == 1:
-                first_at = time.perf_counter()
-            pieces.append(stream.push(token))
-            yield Token(token, pieces[-1])
+        try:
+            for token in checked.events():
+                if not isinstance(token, int):
+                    if isinstance(token, Phase) and token.name == "answer" and not count:
+                        asked_at = time.perf_counter()
+                    yield token
+                    continue
+                count += 1
+                if count == 1:
+                    first_at = time.perf_counter()
+                pieces.append(stream.push(token))
+                yield Token(token, pieces[-1])
+        except KeyboardInterrupt:
+            if not count:
+                raise
+            checked.answerer.finish_reason = "interrupted"
         pieces.append(stream.flush())
         if pieces[-1]:
             yield Token(-1, pieces[-1])

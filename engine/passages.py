@@ -73,6 +73,7 @@ def reread_prompt(
     separator_ids: Sequence[int],
     *,
     budget_tokens: int,
+    span: tuple[int, int] | None = None,
 ) -> np.ndarray:
     """A short prompt in place of the context: scaffold and passages, a separator around each.
 
@@ -82,13 +83,12 @@ def reread_prompt(
         ranking: pages, the best one first.
         separator_ids: `SEPARATOR` in tokens.
         budget_tokens: how many tokens the passages may hold together.
+        span: first and end token of what they may be taken from; all behind the prefix if None.
     """
     separator = np.array(separator_ids, dtype=context_ids.dtype)
+    first_token, end_token = span or (prefix_tokens, len(context_ids))
     passages = choose_passages(
-        ranking,
-        first_token=prefix_tokens,
-        end_token=len(context_ids),
-        budget_tokens=budget_tokens,
+        ranking, first_token=first_token, end_token=end_token, budget_tokens=budget_tokens
     )
     parts = [context_ids[:prefix_tokens]]
     for passage in passages:

@@ -27,6 +27,8 @@ class AskRequest:
             rest is scaffold, which every question shares. None means all of them.
         prefix_tokens: how many of the context's first tokens are scaffold and instructions; they
             open the prompt again when passages are reread.
+        focus: context tokens [start, end) that the question is about: only they are voted for,
+            shared and reread. None means all behind the prefix.
         inputs: the documents, in order.
         answer: auto, attend, share or reread.
         evidence_count: how many pages with most votes the result names.
@@ -40,6 +42,7 @@ class AskRequest:
     prefix_tokens: int
     inputs: tuple[InputRecord, ...] = ()
     question_span: tuple[int, int] | None = None
+    focus: tuple[int, int] | None = None
     answer: str = "auto"
     evidence_count: int = 8
     generation: GenerationConfig = field(default_factory=GenerationConfig)
@@ -56,8 +59,16 @@ class AskRequest:
             raise ValueError("question_span must be a part of question_ids")
         if not 0 <= self.prefix_tokens <= len(self.context_ids):
             raise ValueError("prefix_tokens must lie within the context")
+        first, last = self.votable
+        if not self.prefix_tokens <= first <= last <= len(self.context_ids):
+            raise ValueError("focus must lie between the prefix and the end of the context")
 
     @property
     def own_words(self) -> tuple[int, int]:
         """`question_span`, or all tokens of the question."""
         return self.question_span or (0, len(self.question_ids))
+
+    @property
+    def votable(self) -> tuple[int, int]:
+        """`focus`, or all of the context behind the prefix."""
+        return self.focus or (self.prefix_tokens, len(self.context_ids))

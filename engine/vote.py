@@ -59,26 +59,30 @@ class Ballot:
         votes = (words - common.log()).clamp_(min=0).mul_(words.exp()).sum(dim=(0, 1))
         self.votes = votes if self.votes is None else self.votes + votes
 
-    def ranking(self, first_token: int) -> list[int]:
-        """Pages from most votes to fewest, without those that end before `first_token`."""
+    def ranking(self, first_token: int, end_token: int) -> list[int]:
+        """Pages from most votes to fewest, of those that hold some token of [first, end)."""
         if self.votes is None:
             raise ValueError("no layer has voted")
         order: list[int] = self.votes.argsort(descending=True).tolist()
-        return [page for page in order if (page + 1) * PAGE_TOKENS > first_token]
+        return [
+            page
+            for page in order
+            if (page + 1) * PAGE_TOKENS > first_token and page * PAGE_TOKENS < end_token
+        ]
 
-    def pages(self, first_token: int, budget_tokens: int) -> torch.Tensor:
+    def pages(self, first_token: int, end_token: int, budget_tokens: int) -> torch.Tensor:
         """The winning pages, each with its right neighbour, int64 ascending.
 
         A passage that starts near the end of a page goes on in the next one.
 
         Args:
-            first_token: where the documents begin.
+            first_token, end_token: where what may be chosen begins and ends.
             budget_tokens: how many tokens the pages may hold together.
         """
         limit = budget_tokens // PAGE_TOKENS
-        last = -(-self.context_tokens // PAGE_TOKENS)
+        last = -(-end_token // PAGE_TOKENS)
         chosen: dict[int, None] = {}
-        for page in self.ranking(first_token):
+        for page in self.ranking(first_token, end_token):
             for candidate in (page, page + 1):
                 if candidate < last and len(chosen) < limit:
                     chosen[candidate] = None
@@ -86,17 +90,17 @@ class Ballot:
                 break
         return torch.tensor(sorted(chosen), dtype=torch.long)
 
-    def evidence(self, first_token: int, count: int) -> tuple[Evidence, ...]:
-        """The `count` pages with most votes, best first, scores relative to the best."""
+    def evidence(self, first_token: int, end_token: int, count: int) -> tuple[Evidence, ...]:
+        """The `count` pages of [first, end) with most votes, best first, scores relative to it."""
         if self.votes is None:
             return ()
-        order = self.ranking(first_token)[:count]
+        order = self.ranking(first_token, end_token)[:count]
         votes = self.votes.tolist()
         order = [page for page in order if votes[page] > 0]
         return tuple(
             Evidence(
                 max(page * PAGE_TOKENS, first_token),
-                min((page + 1) * PAGE_TOKENS, self.context_tokens),
+                min((page + 1) * PAGE_TOKENS, end_token),
                 math.log(votes[page] / votes[order[0]]),
             )
             for page in order

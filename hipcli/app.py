@@ -3,6 +3,7 @@
 `run` knows exit codes and catches; `_program` parses and calls and catches nothing.
 """
 
+import signal
 import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -10,27 +11,27 @@ from typing import Annotated, Any
 import typer
 
 from hipcli import output, settings, signals
-from hipcli.commands import ask, doctor, evaluate, inspect, methods, models, sessions
+from hipcli.commands import (
+    ask,
+    bench,
+    chat,
+    config,
+    doctor,
+    evaluate,
+    inspect,
+    methods,
+    models,
+    resuming,
+    sessions,
+    summarize,
+)
 from hipcli.console import Console
 from hipcli.engine.errors import HipError
-from hipcli.exit_codes import ExitCode
+from hipcli.exit_codes import ExitCode, exit_code
 from hipcli.formatting import one_line
 from hipcli.help_page import HelpfulCommand, HelpfulGroup
 from hipcli.options import completion_requested
 from hipcli.version import __version__
-
-EXIT_CODES = {
-    "failure": ExitCode.FAILURE,
-    "model": ExitCode.FAILURE,
-    "session": ExitCode.FAILURE,
-    "internal": ExitCode.FAILURE,
-    "usage": ExitCode.USAGE,
-    "input_unusable": ExitCode.INPUT_UNUSABLE,
-    "does_not_fit": ExitCode.DOES_NOT_FIT,
-    "not_cached": ExitCode.NOT_CACHED,
-    "interrupted": ExitCode.INTERRUPTED,
-    "terminated": ExitCode.TERMINATED,
-}
 
 # Typer carries its own copy of Click, under a name that changed; this is its class of usage errors.
 _ParseError: Any = typer.BadParameter.__base__
@@ -48,9 +49,13 @@ def build() -> Any:
     asks = 'SOURCE... "QUESTION" [OPTIONS]'
     app.command("ask", cls=HelpfulCommand, options_metavar=asks)(ask.ask)
     reads = "SOURCE... [OPTIONS]"
+    app.command("summarize", cls=HelpfulCommand, options_metavar=reads)(summarize.summarize)
+    app.command("chat", cls=HelpfulCommand, options_metavar="[SOURCE...] [OPTIONS]")(chat.chat)
     app.command("inspect", cls=HelpfulCommand, options_metavar=reads)(inspect.inspect)
     app.add_typer(sessions.build(), name="sessions")
     app.add_typer(models.build(), name="models")
+    app.add_typer(config.build(), name="config")
+    app.add_typer(bench.build(), name="bench")
     app.command("methods", cls=HelpfulCommand)(methods.methods)
     app.command("eval", cls=HelpfulCommand)(evaluate.evaluate)
     app.command("doctor", cls=HelpfulCommand)(doctor.doctor)
@@ -93,12 +98,13 @@ def run(arguments: Sequence[str], console: Console) -> int:
     received: list[int] = []
     try:
         with signals.raised(before_exit=console.restore_terminal) as received:
+            console.signals = received
             code = int(_program(words, console) or 0)
     except BaseException as error:
         return _explain(error, console, received)
     if received:
         # The engine ended its answer in good order; the signal decides the exit code all the same.
-        console.line("Interrupted")
+        console.line("Terminated" if received[0] == signal.SIGTERM else "Interrupted")
         return 128 + received[0]
     return code
 
@@ -107,7 +113,7 @@ def _program(arguments: list[str], console: Console) -> int | None:
     command = build()
     if completion_requested():
         command.main(args=arguments, prog_name="hip")
-    arguments = ask.with_resume_value(arguments)
+    arguments = resuming.with_resume_value(arguments)
     with command.make_context("hip", arguments, obj=console) as context:
         status: int | None = command.invoke(context)
     return status
@@ -123,21 +129,21 @@ def _explain(error: BaseException, console: Console, received: list[int]) -> int
         # Help pages are printed by Typer itself, so this may be the first we hear of it.
         console.abandon_stdout()
         return ExitCode.CLOSED_PIPE
-    failure = _as_hip_error(error, interrupted=bool(received))
+    failure = _as_hip_error(error, received)
     if console.debug:
         console.write_stderr("".join(traceback.format_exception(error)))
     output.show_failure(console, failure)
-    return int(EXIT_CODES.get(failure.code, ExitCode.FAILURE))
+    return exit_code(failure.code)
 
 
-def _as_hip_error(error: BaseException, interrupted: bool) -> HipError:
-    """`error` as something with a code, a message and a hint."""
+def _as_hip_error(error: BaseException, received: list[int]) -> HipError:
+    """`error` as something with a code, a message and a hint; `received` are the signals so far."""
     if isinstance(error, HipError):
         return error
-    if isinstance(error, signals.Terminated):
+    if signal.SIGTERM in received[:1]:
         return _failure("terminated", "Terminated", "")
     # A library may turn the KeyboardInterrupt it was struck by into an error of its own.
-    if isinstance(error, KeyboardInterrupt) or interrupted:
+    if isinstance(error, KeyboardInterrupt) or received:
         return _failure("interrupted", "Interrupted", "")
     if isinstance(error, _ParseError):
         return _usage_failure(error)

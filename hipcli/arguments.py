@@ -6,7 +6,7 @@ nobody closes can't hang it.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def read_asked(
     Raises:
         UsageError: no question, no source, or two that want stdin.
     """
-    _check_one_reader(words, question_file, files_from)
+    _check_one_reader(words, {"-Q -": question_file, "--files-from -": files_from})
     words = list(words)
     if resume and not words and question_file is None:
         # In `--resume "What else?"` the only word is the question.
@@ -83,11 +83,7 @@ def read_asked(
         raise _no_question(console, words)
     _check_question(console, question, words)
     if resume is not None:
-        if words or files_from is not None:
-            raise UsageError(
-                f"--resume reads nothing anew, so {(words or ['--files-from'])[0]!r} has no place",
-                "leave the SOURCE out, or leave --resume out",
-            )
+        refuse_sources(words, files_from)
         return Asked(None, question, resume)
     stdin_taken = STDIN in (question_file, files_from)
     return Asked(read_sources(console, words, files_from, null, stdin_taken), question, None)
@@ -112,6 +108,44 @@ def _check_question(console: Console, question: str, words: Sequence[str]) -> No
         ) from error
     if words and len(question) < 256 and os.path.lexists(question):
         console.note(f"note: the last argument is the question, though {question!r} is a file too")
+
+
+def read_batch(
+    console: Console,
+    words: Sequence[str],
+    resume: str | None,
+    batch: str,
+    files_from: str | None,
+    null: bool,
+) -> tuple[bytes, Sources | None]:
+    """The file of questions of `hip ask --batch`, and the sources; None when resuming.
+
+    Args: as for `read_asked`, and
+        batch: value of `--batch`; `-` is stdin.
+
+    Raises:
+        UsageError: a file that cannot be read, no source, or two that want stdin.
+    """
+    _check_one_reader(words, {"--batch -": batch, "--files-from -": files_from})
+    if resume is not None:
+        refuse_sources(words, files_from)
+    if batch == STDIN:
+        content = console.read_stdin("hip ask book.pdf --batch - < questions.jsonl")
+    else:
+        content = _read_file(batch, "the file of questions", "check the path given to --batch")
+    if resume is not None:
+        return content, None
+    stdin_taken = STDIN in (batch, files_from)
+    return content, read_sources(console, words, files_from, null, stdin_taken)
+
+
+def refuse_sources(words: Sequence[str], files_from: str | None) -> None:
+    """A resumed session has its documents already."""
+    if words or files_from is not None:
+        raise UsageError(
+            f"--resume reads nothing anew, so {[*words, '--files-from'][0]!r} has no place",
+            "leave the SOURCE out, or leave --resume out",
+        )
 
 
 def read_sources(
@@ -141,14 +175,9 @@ def read_sources(
     return Sources(tuple(names), stdin)
 
 
-def _check_one_reader(
-    words: Sequence[str], question_file: str | None, files_from: str | None
-) -> None:
-    readers = [
-        name
-        for name, value in (("-Q -", question_file), ("--files-from -", files_from))
-        if value == STDIN
-    ]
+def _check_one_reader(words: Sequence[str], files: Mapping[str, str | None]) -> None:
+    """Only one of `words` and of the options in `files` may read stdin."""
+    readers = [name for name, value in files.items() if value == STDIN]
     if STDIN in words:
         readers.append("the SOURCE -")
     if len(readers) > 1:

@@ -3,60 +3,91 @@
 No error is caught here for good; `app.py` turns what escapes into an exit code.
 """
 
-import dataclasses
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
-from hipcli import stale
-from hipcli.arguments import Asked, Sources
+from hipcli.arguments import Asked
 from hipcli.console import Console
-from hipcli.conversation import Turn, as_record, keep, turns_of
-from hipcli.engine.errors import DamagedSessionError, SessionError, UsageError
+from hipcli.engine.errors import SessionError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
-from hipcli.formatting import count, duration, plural
-from hipcli.material import Material, Room, from_corpus, from_session, refuse_own_output
+from hipcli.formatting import count, duration
+from hipcli.inquiry import Inquiry, shown
 from hipcli.output import Sink
 from hipcli.progress import ProgressView
-from hipcli.report import Finding, Report, ask_document, warning_row
+from hipcli.report import Report, warning_row
 from hipcli.settings import Settings
 from hipcli.version import __version__
 
-if TYPE_CHECKING:
-    from hipcli.documents import Corpus
-    from hipcli.engine.engine import Engine
-    from hipcli.engine.request import AskRequest
-    from hipcli.engine.sessions import SessionRecord, SessionStore
 
-# A resumed session keeps these as they were unless the command line says otherwise: its keys and
-# values hold for no others.
-_KEPT_SETTINGS = (
-    "model",
-    "dtype",
-    "kv_dtype",
-    "method",
-    "budget_tokens",
-    "window_tokens",
-    "sink_tokens",
-    "system",
-    "context_limit",
-    "fit",
-    "encoding",
-)
-
-
-class AskRun:
-    """One question, asked once.
+class Run:
+    """What every command that asks the engine shows while it works.
 
     Args:
         console: for notices and warnings.
         settings: the parsed options.
+        sink: where the output goes.
+        command: its name, for the first JSON event.
+    """
+
+    def __init__(self, console: Console, settings: Settings, sink: Sink, command: str) -> None:
+        self._console = console
+        self._settings = settings
+        self._sink = sink
+        self._command = command
+        self._report = Report(sink, settings.output_format, settings.values["cite"])
+        self._warnings: list[dict[str, str]] = []
+        self._started_s = time.perf_counter()
+
+    def run(self) -> int:
+        """Does the work, and returns the exit code."""
+        console = self._console
+        # On one terminal, a live line and JSON lines would overwrite each other.
+        mixed = self._settings.output_format == "jsonl" and console.stdout_is_terminal
+        visible = self._settings.shows_progress and not mixed
+        with ProgressView(console, visible) as view, console.libraries_kept_quiet():
+            self._report.start(self._command, __version__)
+            try:
+                return self._work(view)
+            except BaseException:
+                view.stop()
+                self._report.abandon()
+                raise
+
+    def _work(self, view: ProgressView) -> int:
+        raise NotImplementedError
+
+    def _show(self, event: Event, view: ProgressView) -> None:
+        if isinstance(event, Token):
+            if self._settings.output_format == "text" and self._console.stdout_is_terminal:
+                view.stop()
+            self._report.token(event.text)
+        else:
+            self._show_work(event, view)
+
+    def _show_work(self, event: Event, view: ProgressView) -> None:
+        """Shows what is no part of an answer."""
+        if isinstance(event, Progress):
+            view.advance(event)
+            self._report.progress(event)
+        elif isinstance(event, Phase):
+            view.phase(event.name)
+        elif isinstance(event, Notice):
+            self._warn(warning_row(event.code, event.message))
+
+    def _warn(self, row: dict[str, str]) -> None:
+        self._warnings.append(row)
+        # Messages about a document begin with its name.
+        self._console.warn(row["message"])
+        self._report.warning(row)
+
+
+class AskRun(Run):
+    """One question, asked once.
+
+    Args:
         asked: what is asked, about what.
-        sink: where the answer goes.
-        open_engine: as in `opening.py`.
-        make_request: as in `opening.py`.
+        converse: True to let the session keep question and answer.
     """
 
     def __init__(
@@ -65,231 +96,60 @@ class AskRun:
         settings: Settings,
         asked: Asked,
         sink: Sink,
-        open_engine: Callable[..., "Engine"],
-        make_request: Callable[..., "AskRequest"],
+        converse: bool = False,
     ) -> None:
-        self._console = console
-        self._settings = settings
+        super().__init__(console, settings, sink, "ask")
         self._asked = asked
-        self._sink = sink
-        self._open_engine = open_engine
-        self._make_request = make_request
-        self._report = Report(sink, settings.output_format, settings.values["cite"])
-        self._warnings: list[dict[str, str]] = []
-        self._timings: dict[str, float] = {}
-        self._branch = ""
-        self._stale: list[str] = []
-        self._turns: tuple[Turn, ...] = ()
-        self._converse = False
-        self._started_s = time.perf_counter()
-
-    def run(self, *, converse: bool = False) -> int:
-        """Answers, and returns the exit code.
-
-        Args:
-            converse: True to let the session keep question and answer.
-        """
         self._converse = converse
-        console = self._console
-        # On one terminal, a live line and JSON lines would overwrite each other.
-        mixed = self._settings.output_format == "jsonl" and console.stdout_is_terminal
-        shown = self._settings.shows_progress and not mixed
-        with ProgressView(console, shown) as view, console.libraries_kept_quiet():
-            self._report.start("ask", __version__)
-            try:
-                if self._asked.session is None and self._asked.sources is not None:
-                    return self._ask_documents(self._asked.sources, view)
-                return self._ask_session(self._asked.session or None, view)
-            except BaseException:
-                view.stop()
-                self._report.abandon()
-                raise
 
-    def _ask_documents(self, sources: Sources, view: ProgressView) -> int:
-        return self._ask_corpus(self._read(sources, view), view)
+    def _work(self, view: ProgressView) -> int:
+        question, key = self._asked.question, self._asked.session
+        with Inquiry(self._console, self._settings, self._warn) as inquiry:
+            if key is None and self._asked.sources is not None:
+                inquiry.open_documents(self._asked.sources, view, [question])
+            else:
+                if not key:
+                    self._refuse_lone_key()
+                inquiry.open_session(key or None, view, [question])
+            events = inquiry.ask(question, turns=inquiry.turns)
+            result = shown(events, lambda event: self._show(event, view))
+            return self._finish(result, inquiry, view)
 
-    def _ask_corpus(self, corpus: "Corpus", view: ProgressView) -> int:
-        engine = self._open(view)
-        view.phase("counting tokens")
-        begun_s = time.perf_counter()
-        material, question = self._assemble(corpus, engine)
-        self._timings["tokenize_s"] = time.perf_counter() - begun_s
-        return self._ask(engine, material, question, view)
-
-    def _ask_session(self, key: str | None, view: ProgressView) -> int:
-        from hipcli.engine.sessions import SessionStore
-        from hipcli.prompts import remembered_documents
-
-        view.phase("opening the session")
-        store = SessionStore(self._settings.cache_root)
-        record = store.find(key)
-        self._refuse_lone_key(store, key)
-        self._branch, self._turns = record.branch, turns_of(record)
-        self._settings = self._settings.unless_given(record.extra.get("settings", {}))
-        for row in stale.differing(record, self._settings.values):
-            self._warn(row)
-        changed = stale.changed(remembered_documents(record.extra.get("context", {})))
-        if changed and not self._settings.values["stale_ok"]:
-            what = f"{', '.join(changed)} changed since the session was read; it is read again"
-            self._warn(warning_row("source_changed", what))
-            return self._ask_again(record, view)
-        engine = self._open(view)
-        try:
-            material = from_session(store, record, engine.tokenizer)
-        except DamagedSessionError as error:
-            store.quarantine(record.path)
-            what = f"{error.message}; the documents are read again"
-            self._warn(warning_row("session_damaged", what))
-            return self._ask_again(record, view)
-        if changed:
-            self._stale = changed
-            what = f"{', '.join(changed)} changed since; the answer is about the former text"
-            self._warn(warning_row("source_stale", what))
-        return self._ask(engine, material, self._question_ids(engine), view)
-
-    def _question_ids(self, engine: "Engine") -> list[int]:
-        from hipcli.prompts import question_ids
-
-        system = self._settings.values["system"]
-        return question_ids(self._asked.question, engine.tokenizer, system, turns=self._turns)
-
-    def _ask_again(self, record: "SessionRecord", view: ProgressView) -> int:
-        """The session's documents are read anew, as far as they differ; its name goes with them."""
-        from hipcli.prompts import remembered_documents
-
-        documents = remembered_documents(record.extra.get("context", {}))
-        corpus = stale.read_again(documents, self._settings.read_options(None))
-        if record.name and not self._settings.values["name"]:
-            self._settings = self._settings.unless_given({"name": record.name})
-        return self._ask_corpus(corpus, view)
-
-    def _refuse_lone_key(self, store: "SessionStore", key: str | None) -> None:
+    def _refuse_lone_key(self) -> None:
         """`hip ask --resume ID` lacks its question; the id must not be taken for one."""
+        from hipcli.engine.sessions import SessionStore
+
         word = self._asked.question
-        if key is not None or " " in word or len(word) < 4:
+        if " " in word or len(word) < 4:
             return
         with suppress(SessionError):
-            store.find(word)
+            SessionStore(self._settings.cache_root).find(word)
             raise UsageError(
                 f"{word!r} is a session, the question is missing",
                 f'try: hip ask --resume {word} "QUESTION"',
             )
 
-    def _read(self, sources: Sources, view: ProgressView) -> "Corpus":
-        view.phase(f"reading {plural(len(sources.names), 'source')}")
-        begun_s = time.perf_counter()
-        from hipcli.documents import read_sources
-
-        corpus = read_sources(
-            sources.names, self._settings.read_options(sources.stdin), view.reading
-        )
-        refuse_own_output(corpus, self._settings.values["output"])
-        for warning in corpus.warnings:
-            self._warn(warning_row(warning.code, warning.message, warning.path))
-        self._timings["ingest_s"] = time.perf_counter() - begun_s
-        return corpus
-
-    def _open(self, view: ProgressView) -> "Engine":
-        return self._open_engine(self._console, self._settings.engine_config(), view)
-
-    def _assemble(self, corpus: "Corpus", engine: "Engine") -> tuple[Material, list[int]]:
-        values = self._settings.values
-        question = self._question_ids(engine)
-        limit = values["context_limit"] or engine.description.get("context_limit")
-        room = Room(limit, len(question), values["max_new_tokens"], values["fit"])
-        material = from_corpus(corpus, engine.tokenizer, values["system"], room)
-        if material.truncated_tokens:
-            left_out = f"{count(material.truncated_tokens)} tokens of the documents were left out"
-            self._warn(warning_row("truncated", f"{left_out} (--fit {values['fit']})"))
-        return material, question
-
-    def _ask(
-        self, engine: "Engine", material: Material, question: list[int], view: ProgressView
-    ) -> int:
-        from hipcli.prompts import question_range
-
-        values = self._settings.values
-        extra = material.as_record({name: values[name] for name in _KEPT_SETTINGS})
-        if self._turns:
-            # Wherever the text is read anew, the conversation goes on.
-            extra |= as_record(self._turns)
-        request = self._make_request(
-            material.digests,
-            context_ids=material.context.ids,
-            prefix_tokens=material.prefix_tokens,
-            question_ids=question,
-            question_span=question_range(self._asked.question, engine.tokenizer, turns=self._turns),
-            answer=values["answer"],
-            generation=self._settings.generation_config(),
-            cache=dataclasses.replace(self._settings.cache_config(), branch=self._branch),
-            extra=extra,
-        )
-        # Closed also when it is this side that fails: the engine then keeps what was prefilled.
-        with closing(engine.ask(request)) as events:
-            for event in events:
-                if isinstance(event, Result):
-                    return self._finish(event, engine, material, view)
-                self._show(event, view)
-        raise RuntimeError("the engine ended without a result")
-
-    def _show(self, event: Event, view: ProgressView) -> None:
-        if isinstance(event, Token):
-            if self._settings.output_format == "text" and self._console.stdout_is_terminal:
-                view.stop()
-            self._report.token(event.text)
-        elif isinstance(event, Progress):
-            view.advance(event)
-            self._report.progress(event)
-        elif isinstance(event, Phase):
-            view.phase(event.name)
-        elif isinstance(event, Notice):
-            self._warn(warning_row(event.code, event.message))
-
-    def _finish(
-        self, result: Result, engine: "Engine", material: Material, view: ProgressView
-    ) -> int:
+    def _finish(self, result: Result, inquiry: Inquiry, view: ProgressView) -> int:
         view.stop()
-        findings = [
-            Finding(passage, evidence.score)
-            for evidence in result.evidence
-            for passage in material.context.locate(evidence.start_token, evidence.end_token)
-        ]
+        if result.finish_reason == "interrupted" and self._settings.output_format == "text":
+            # Half an answer on the screen speaks for itself; in a file it must not stand.
+            raise KeyboardInterrupt
+        findings = inquiry.findings(result)
         if self._converse and result.finish_reason != "interrupted":
-            self._keep_turn(result)
-        self._timings["total_s"] = time.perf_counter() - self._started_s
-        timings = {"ingest_s": 0.0, "tokenize_s": 0.0} | self._timings
-        document = ask_document(
-            result, material, findings, engine.description, timings, self._warnings
-        )
-        document["session"] |= {"stale": self._stale, "turns": len(self._turns)}
+            inquiry.keep_turn(self._asked.question, result)
+        document = inquiry.document(result, findings, self._warnings, self._started_s)
         self._report.result(document, findings)
         self._summarise(result)
         return ExitCode.INTERRUPTED if result.finish_reason == "interrupted" else ExitCode.OK
 
-    def _keep_turn(self, result: Result) -> None:
-        from hipcli.engine.sessions import SessionStore
-
-        turn = (self._asked.question, result.answer)
-        store = SessionStore(self._settings.cache_root)
-        reason = keep(store, result.session.id, self._turns, turn)
-        if reason:
-            self._warn(warning_row("turn_not_kept", f"the conversation is not kept: {reason}"))
-        else:
-            self._turns = (*self._turns, turn)
-
     def _summarise(self, result: Result) -> None:
         """What `-v` adds after the answer."""
+        elapsed_s = time.perf_counter() - self._started_s
         self._console.detail(
             f"{count(result.context_tokens)} tokens of context, "
             f"{count(result.cached_tokens)} cached, "
             f"{count(result.prefilled_tokens)} prefilled, "
-            f"{count(result.generated_tokens)} generated, in {duration(self._timings['total_s'])}"
+            f"{count(result.generated_tokens)} generated, in {duration(elapsed_s)}"
         )
         if result.session.id:
             self._console.detail(f"session {result.session.id}")
-
-    def _warn(self, row: dict[str, str]) -> None:
-        self._warnings.append(row)
-        where = f"{row['path']}: " if row["path"] else ""
-        self._console.warn(where + row["message"])
-        self._report.warning(row)

@@ -52,6 +52,8 @@ class Console:
         self.verbose = 0
         self.debug = False
         self.no_color = False
+        # Filled in by the program: numbers of the signals received so far.
+        self.signals: list[int] = []
         # Filled in by progress.ProgressView while it shows a live line.
         self.live: LivePrinter | None = None
         for stream in (stdout, stderr):

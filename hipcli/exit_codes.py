@@ -13,3 +13,22 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
     CLOSED_PIPE = 141
     TERMINATED = 143
+
+
+_OF_ERRORS = {
+    "failure": ExitCode.FAILURE,
+    "model": ExitCode.FAILURE,
+    "session": ExitCode.FAILURE,
+    "internal": ExitCode.FAILURE,
+    "usage": ExitCode.USAGE,
+    "input_unusable": ExitCode.INPUT_UNUSABLE,
+    "does_not_fit": ExitCode.DOES_NOT_FIT,
+    "not_cached": ExitCode.NOT_CACHED,
+    "interrupted": ExitCode.INTERRUPTED,
+    "terminated": ExitCode.TERMINATED,
+}
+
+
+def exit_code(error: str) -> ExitCode:
+    """The exit code of an error, by its `code`."""
+    return _OF_ERRORS.get(error, ExitCode.FAILURE)

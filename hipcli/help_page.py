@@ -8,7 +8,17 @@ from typer.core import TyperCommand, TyperGroup
 from hipcli.options import EVAL, SECTIONS
 
 # Options that a command declares itself.
-_OWN = {"question_file": "Question", "resume": "Question", "count": "Shown", "text": "Shown"}
+_OWN = {
+    "question_file": "Question",
+    "batch": "Question",
+    "resume": "Question",
+    "converse": "Question",
+    "per": "Summary",
+    "words": "Summary",
+    "focus": "Summary",
+    "count": "Shown",
+    "text": "Shown",
+}
 _SECTION_OF = {option.name: title for title, group in SECTIONS.items() for option in group}
 _SECTION_OF |= {option.name: "Evaluation" for option in EVAL} | _OWN
 
@@ -37,7 +47,7 @@ class HelpfulGroup(TyperGroup):
 
 
 def _format_sections(command: Any, ctx: Any, formatter: Any) -> None:
-    titles = ["Question", "Shown", "Evaluation", *SECTIONS, "Other"]
+    titles = ["Summary", "Question", "Shown", "Evaluation", *SECTIONS, "Other"]
     sections: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
     for parameter in command.get_params(ctx):
         if parameter.param_type_name == "option":

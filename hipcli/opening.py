@@ -44,6 +44,18 @@ def ensure_model(console: Console, config: EngineConfig, view: ProgressView) -> 
         fetch(console, config.model, config.models_dir, view)
 
 
+def require_model(config: EngineConfig) -> None:
+    """Refuses a model that is missing and is not fetched unasked; a look at folders, no more.
+
+    Raises:
+        ModelError: the model isn't here and isn't the default one.
+    """
+    from hipcli.engine.models import resolve
+
+    if config.model != DEFAULT_MODEL:
+        resolve(config.model, models_dir=config.models_dir)
+
+
 def fetch(console: Console, name: str, models_dir: Path, view: ProgressView) -> "ModelFolder":
     """Fetches `name` while `view` shows how much of it has arrived."""
     from hipcli.engine.models import pull

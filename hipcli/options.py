@@ -400,3 +400,11 @@ def default_cache_dir() -> Path:
 def user_config_file() -> Path:
     """The user's own configuration file, which need not exist."""
     return platformdirs.user_config_path("hip", appauthor=False) / "config.toml"
+
+
+def flag(name: str) -> str:
+    """The long flag of the option called `name`, as a user types it."""
+    for option in ALL:
+        if option.name == name and option.flags:
+            return option.flags[0].split("/")[0]
+    return "--" + name.replace("_", "-")

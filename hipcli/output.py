@@ -77,7 +77,7 @@ def open_sink(console: Console, path: Path | None) -> Iterator[Sink]:
         ) from error
     sink = FileSink()
     try:
-        with stream:
+        with _closing_quietly(stream):
             yield sink
             _complete(sink, stream, path, durable=not in_place)
         if not in_place:
@@ -87,6 +87,16 @@ def open_sink(console: Console, path: Path | None) -> Iterator[Sink]:
         if not in_place:
             with suppress(OSError):
                 partial.unlink()
+
+
+@contextmanager
+def _closing_quietly(stream: BinaryIO) -> Iterator[None]:
+    """Closes `stream` at the end; what it cannot write then, `_complete` has said already."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            stream.close()
 
 
 def _complete(sink: FileSink, stream: BinaryIO, path: Path, durable: bool) -> None:
@@ -156,6 +166,11 @@ def requested_format(words: Sequence[str]) -> str:
     return "json" if "--json" in options else "text"
 
 
+def error_row(failure: HipError) -> dict[str, str]:
+    """A failure as JSON."""
+    return {"code": failure.code, "message": failure.message, "hint": failure.hint}
+
+
 def show_failure(console: Console, failure: HipError) -> None:
     """One line on stderr and, when JSON was asked for, the error as JSON on stdout."""
     hint = f" ({failure.hint})" if failure.hint else ""
@@ -165,8 +180,7 @@ def show_failure(console: Console, failure: HipError) -> None:
         console.line(f"error: {failure.message}{hint}")
     if console.failure_format == "text":
         return
-    error = {"code": failure.code, "message": failure.message, "hint": failure.hint}
-    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "error": error}
+    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "error": error_row(failure)}
     if console.failure_format == "jsonl":
         document = {"event": "error", **document}
     # The failure is already being reported: a stdout that is gone adds nothing to it.

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from hipcli.engine.errors import HipError
 from hipcli.engine.events import Progress, Result
 from hipcli.material import Material
-from hipcli.output import SCHEMA_VERSION, AnswerWriter, Sink
+from hipcli.output import SCHEMA_VERSION, AnswerWriter, Sink, error_row
 
 if TYPE_CHECKING:
     from hipcli.prompts import Passage
@@ -39,12 +40,16 @@ class Report:
         sink: where to.
         output_format: text, json or jsonl.
         cite: True to list the passages after a text answer.
+        labels: fields that every event carries.
     """
 
-    def __init__(self, sink: Sink, output_format: str, cite: bool) -> None:
+    def __init__(
+        self, sink: Sink, output_format: str, cite: bool, labels: Mapping[str, Any] | None = None
+    ) -> None:
         self._sink = sink
         self._format = output_format
         self._cite = cite
+        self._labels = labels or {}
         self._answer = AnswerWriter(sink)
         self._has_text = False
 
@@ -63,6 +68,10 @@ class Report:
             self._answer.write(text)
         self._event("token", text=text)
 
+    def error(self, failure: HipError) -> None:
+        """One of several answers failed; the others still come."""
+        self._event("error", schema_version=SCHEMA_VERSION, error=error_row(failure))
+
     def abandon(self) -> None:
         """Ends the line of an answer that will not be finished."""
         if self._has_text:
@@ -78,14 +87,15 @@ class Report:
                 self._answer.write(document["answer"])
             self._answer.finish()
             if self._cite and findings:
-                self._sink.write("\n" + "".join(_footnotes(findings)))
+                self._sink.write("\n" + "".join(footnotes(findings)))
 
     def _event(self, name: str, **fields: Any) -> None:
         if self._format == "jsonl":
-            self._sink.write_json({"event": name, **fields})
+            self._sink.write_json({"event": name, **self._labels, **fields})
 
 
-def _footnotes(findings: Sequence[Finding]) -> list[str]:
+def footnotes(findings: Sequence[Finding]) -> list[str]:
+    """A line for each passage: its number and place."""
     return [
         f"[{number}] {place_in_words(finding.passage)}\n"
         for number, finding in enumerate(findings, start=1)
@@ -143,14 +153,15 @@ def ask_document(
         "timings": {name: round(seconds, 4) for name, seconds in measured.items()},
         "memory": memory,
         "citations": [],
-        "evidence": [_evidence_row(finding) for finding in findings],
+        "evidence": [evidence_row(finding) for finding in findings],
         "inputs": list(material.inputs),
         "session": asdict(result.session),
         "warnings": list(warnings),
     }
 
 
-def _evidence_row(finding: Finding) -> dict[str, Any]:
+def evidence_row(finding: Finding) -> dict[str, Any]:
+    """A row of `evidence[]`."""
     passage = finding.passage
     return {
         "path": passage.name,

@@ -8,14 +8,14 @@ import dataclasses
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from hipcli import config_file, options
+from hipcli import completion, config_file, options
 from hipcli.console import Console
 from hipcli.engine.config import CacheConfig, EngineConfig, GenerationConfig
 from hipcli.engine.errors import UsageError
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 _METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name != "method")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
+# What makes no sense together: a session that is not used, renewed, required or named.
+_EXCLUSIVE = {
+    "no_cache": ("refresh", "cached_only", "name"),
+    "refresh": ("cached_only", "stale_ok"),
+}
 Config = TypeVar("Config")
 _VALUES = "hipcli.values"
 _FROM_FILES = "hipcli.from_files"
@@ -66,7 +71,7 @@ def _parameter(option: Option) -> inspect.Parameter:
     counted = option.name == "verbose"
     callback: Callable[..., Any] | None = None
     if option.choices:
-        callback = _checked_choice(option)
+        callback = checked_choice(option.choices)
     elif option.name == "config":
         callback = _load_files
     info = typer.Option(
@@ -80,7 +85,7 @@ def _parameter(option: Option) -> inspect.Parameter:
         count=counted,
         is_eager=option.name == "config",
         callback=callback,
-        autocompletion=(lambda: list(option.choices)) if option.choices else None,
+        autocompletion=_completer(option),
     )
     default = None if option.kind is list else option.default
     return inspect.Parameter(
@@ -91,19 +96,32 @@ def _parameter(option: Option) -> inspect.Parameter:
     )
 
 
+def _completer(option: Option) -> Callable[..., Any] | None:
+    """What a shell offers for the value of `option`."""
+    if option.choices:
+        return lambda: list(option.choices)
+    completers: dict[str, Callable[..., Any]] = {
+        "model": completion.models,
+        "method": completion.methods,
+    }
+    return completers.get(option.name)
+
+
 def _shown_default(option: Option) -> bool | str:
     return (
         option.kind is not bool and option.default not in (None, (), "", 0) or option.kind is float
     )
 
 
-def _checked_choice(option: Option) -> Callable[[str | None], str | None]:
+def checked_choice(choices: Sequence[str]) -> Callable[[str | None], str | None]:
+    """A callback of Typer's that refuses what is not among `choices`, with a guess."""
+
     def check(value: str | None) -> str | None:
-        if value is None or value in option.choices:
+        if value is None or value in choices:
             return value
-        close = difflib.get_close_matches(value, option.choices, n=1)
+        close = difflib.get_close_matches(value, choices, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise typer.BadParameter(f"{value!r} is not one of {', '.join(option.choices)}{hint}")
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}{hint}")
 
     return check
 
@@ -136,6 +154,23 @@ class Settings:
         for name, source in sources.items():
             console.detail(f"{name} = {_shown(values[name])} ({source})")
         return settings
+
+    @classmethod
+    def from_keywords(cls, console: Console, keywords: Mapping[str, Any]) -> "Settings":
+        """Settings of a program: keywords in place of flags, else as for a command.
+
+        Raises:
+            UsageError: an unknown keyword, or a value that cannot be.
+        """
+        known = {option.name: option for option in options.ALL}
+        words: list[str] = []
+        for name, value in keywords.items():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else "options are those of hip ask"
+                raise UsageError(f"unknown option {name!r}", hint)
+            words += _as_words(known[name], value)
+        return _settings_of_words(console, words)
 
     def _configure(self, console: Console) -> None:
         console.quiet = bool(self.values.get("quiet"))
@@ -190,13 +225,11 @@ class Settings:
         return self._made(GenerationConfig)
 
     def cache_config(self) -> CacheConfig:
-        if self.values["no_cache"]:
-            for other in ("refresh", "cached_only", "name"):
-                if self.values[other]:
-                    flag = "--" + other.replace("_", "-")
-                    raise UsageError(
-                        f"--no-cache and {flag} exclude one another", "give one of them"
-                    )
+        for one, others in _EXCLUSIVE.items():
+            for other in others:
+                if self.values[one] and self.values[other]:
+                    both = f"{options.flag(one)} and {options.flag(other)}"
+                    raise UsageError(f"{both} exclude one another", "give one of them")
         directory = None if self.values["no_cache"] else self.cache_root
         limit = self.values["cache_max_size"]
         max_bytes = 0 if limit is None else max(1, parse_size(limit))
@@ -229,6 +262,37 @@ class Settings:
             return config(**same | converted)
         except ValueError as error:
             raise UsageError(str(error)) from error
+
+
+def _as_words(option: Option, value: Any) -> list[str]:
+    """A value as it would stand on a command line."""
+    names = (option.flags or (f"--{option.name.replace('_', '-')}",))[0].split("/")
+    if option.kind is bool:
+        return names[:1] if value else names[1:]
+    if value is None:
+        return []
+    values = value if option.kind is list else [value]
+    return [f"{names[0]}={entry}" for entry in values]
+
+
+def _settings_of_words(console: Console, words: list[str]) -> Settings:
+    """The settings of a command that takes all options and does nothing."""
+    found: list[Settings] = []
+
+    @takes(*options.SECTIONS.values())
+    def nothing(context: typer.Context) -> int:
+        found.append(Settings.of(context))
+        return 0
+
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command()(nothing)
+    parse_error: Any = typer.BadParameter.__base__
+    try:
+        with typer.main.get_command(app).make_context("hip", words, obj=console) as context:
+            context.command.invoke(context)
+    except parse_error as error:
+        raise UsageError(error.format_message()) from error
+    return found[0]
 
 
 def _source(context: typer.Context, option: Option) -> str:

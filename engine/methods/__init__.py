@@ -5,6 +5,7 @@ as "module:attribute" so that listing methods loads no torch.
 """
 
 import dataclasses
+import difflib
 import importlib
 from typing import Any, NamedTuple
 
@@ -47,8 +48,10 @@ def entry(name: str) -> MethodEntry:
     try:
         return METHODS[name]
     except KeyError:
+        close = difflib.get_close_matches(name, METHODS, n=1)
+        guess = f"did you mean '{close[0]}'? " if close else ""
         raise UsageError(
-            f"unknown method '{name}'", f"methods: {', '.join(METHODS)} (see hip methods)"
+            f"unknown method '{name}'", f"{guess}methods: {', '.join(METHODS)} (see hip methods)"
         ) from None
 
 

@@ -1,15 +1,14 @@
 """`hip ask`: one question about documents, or about a saved session."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from hipcli import arguments, options
 from hipcli.asking import AskRun
-from hipcli.commands.session_table import complete_session
+from hipcli.batch import Batch, BatchRun, parse_questions
+from hipcli.commands.resuming import Resume, check_before_reading
 from hipcli.engine.errors import UsageError
-from hipcli.opening import make_request, open_engine
 from hipcli.output import open_sink
 from hipcli.settings import Settings, takes
 
@@ -24,21 +23,20 @@ def ask(
             "--question-file", "-Q", metavar="FILE", help="Read the question from FILE; - is stdin."
         ),
     ] = None,
-    resume: Annotated[
+    batch: Annotated[
         str | None,
         typer.Option(
-            "--resume",
-            "-c",
-            metavar="[ID]",
-            autocompletion=complete_session,
-            help="Ask a saved session again (an id, its start, or a name; without it the latest).",
+            "--batch",
+            metavar="FILE",
+            help="Answer every question of a JSONL file, each on its own; - is stdin.",
         ),
     ] = None,
+    resume: Resume = None,
     converse: Annotated[
         bool,
         typer.Option(
             "--continue",
-            help="Keep question and answer in the session: the next ones follow on from them.",
+            help="Keep this question and its answer in the session: the next ones follow on.",
         ),
     ] = False,
 ) -> int:
@@ -50,6 +48,7 @@ def ask(
     hip ask --resume "And who received it?"
     git log | hip ask - "What changed in the parser?"
     hip ask paper.pdf -Q question.txt --json | jq .answer
+    hip ask paper.pdf --batch questions.jsonl --jsonl
 
     The answer goes to stdout, everything else to stderr. A second question about the same
     documents starts from the saved session and reads nothing again.
@@ -59,29 +58,19 @@ def ask(
     """
     settings = Settings.of(context)
     values = settings.values
-    asked = arguments.read_asked(
-        context.obj, words or [], resume, question_file, values["files_from"], values["null"]
-    )
-    if converse and values["no_cache"]:
-        raise UsageError("--no-cache and --continue exclude one another", "give one of them")
-    with open_sink(context.obj, values["output"]) as sink:
-        run = AskRun(context.obj, settings, asked, sink, open_engine, make_request)
-        return run.run(converse=converse)
-
-
-def with_resume_value(words: Sequence[str]) -> list[str]:
-    """`hip ask --resume` and `-c` may stand without a value, which Typer's options can't.
-
-    Returns:
-        The words, an empty value added to a `--resume` that is followed by an option or nothing.
-    """
-    words = list(words)
-    if words[:1] != ["ask"]:
-        return words
-    end = words.index("--") if "--" in words else len(words)
-    for position in range(1, end):
-        is_resume = words[position] in ("--resume", "-c")
-        following = words[position + 1] if position + 1 < len(words) else "-"
-        if is_resume and following.startswith("-"):
-            words[position] = "--resume="
-    return words
+    check_before_reading(settings, resume)
+    if converse and (values["no_cache"] or batch is not None):
+        other = "--batch" if batch is not None else "--no-cache"
+        raise UsageError(f"--continue and {other} exclude one another", "give one of them")
+    console, listed = context.obj, (values["files_from"], values["null"])
+    if batch is not None:
+        if question_file is not None:
+            raise UsageError("--batch and -Q exclude one another", "give one of them")
+        content, sources = arguments.read_batch(console, words or [], resume, batch, *listed)
+        name = "the questions on stdin" if batch == arguments.STDIN else batch
+        questions = Batch(parse_questions(content, name), sources, resume)
+        with open_sink(console, values["output"]) as sink:
+            return BatchRun(console, settings, questions, sink).run()
+    asked = arguments.read_asked(console, words or [], resume, question_file, *listed)
+    with open_sink(console, values["output"]) as sink:
+        return AskRun(console, settings, asked, sink, converse).run()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hipcli import arguments, counting, formatting
+from hipcli.checks import check_reading
 from hipcli.console import Console
 from hipcli.engine.errors import ModelError
 from hipcli.material import input_rows
@@ -65,11 +66,12 @@ def inspect(
     settings = Settings.of(context)
     console: Console = context.obj
     values = settings.values
+    check_reading(settings)
     given = arguments.read_sources(console, sources or [], values["files_from"], values["null"])
     with console.libraries_kept_quiet(), open_sink(console, values["output"]) as sink:
         corpus = _read(console, settings, given)
         for warning in corpus.warnings:
-            console.warn(f"{warning.path}: {warning.message}" if warning.path else warning.message)
+            console.warn(warning.message)
         if text:
             from hipcli.prompts import render
 
@@ -169,7 +171,7 @@ def _document(corpus: "Corpus", counted: Counted, cache_root: Path) -> dict[str,
         "totals": totals,
         "cache": {
             "bytes_needed": counted.cache_bytes,
-            "fits": _fits(counted.cache_bytes, cache_root),
+            "fits": fits_disk(counted.cache_bytes, cache_root),
         },
         "warnings": [
             warning_row(warning.code, warning.message, warning.path) for warning in corpus.warnings
@@ -177,7 +179,7 @@ def _document(corpus: "Corpus", counted: Counted, cache_root: Path) -> dict[str,
     }
 
 
-def _fits(needed: int | None, cache_root: Path) -> bool | None:
+def fits_disk(needed: int | None, cache_root: Path) -> bool | None:
     """Whether `needed` bytes are free where sessions are kept; None when that is unknown."""
     if needed is None:
         return None

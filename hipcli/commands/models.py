@@ -1,16 +1,17 @@
 """`hip models`: what can answer, and fetching it."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hipcli import formatting
+from hipcli import completion, formatting
 from hipcli.console import Console
 from hipcli.engine.errors import UsageError
 from hipcli.help_page import HelpfulCommand, HelpfulGroup
 from hipcli.opening import fetch
-from hipcli.options import CACHE, JSON, MODELS_DIR, OUTPUT, PROGRESS, TALK
+from hipcli.options import CACHE, JSON, MODEL, MODELS_DIR, OUTPUT, PROGRESS, TALK
 from hipcli.output import SCHEMA_VERSION, json_line, open_sink, write_path
 from hipcli.progress import ProgressView
 from hipcli.settings import Settings, takes
@@ -18,7 +19,7 @@ from hipcli.settings import Settings, takes
 if TYPE_CHECKING:
     from hipcli.engine.models import ModelFolder
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=completion.models)]
 
 
 def build() -> typer.Typer:
@@ -28,6 +29,7 @@ def build() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_group)
     app.command("list", cls=HelpfulCommand)(list_)
+    app.command("show", cls=HelpfulCommand, options_metavar="[NAME] [OPTIONS]")(show)
     app.command("pull", cls=HelpfulCommand, options_metavar="NAME [OPTIONS]")(pull)
     app.command("rm", cls=HelpfulCommand, options_metavar="NAME [OPTIONS]")(rm)
     app.command("path", cls=HelpfulCommand, options_metavar="[NAME] [OPTIONS]")(path)
@@ -36,7 +38,7 @@ def build() -> typer.Typer:
 
 def _group(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        context.fail("no command given: list, pull, rm or path")
+        context.fail("no command given: list, show, pull, rm or path")
 
 
 @takes(MODELS_DIR, CACHE, JSON, OUTPUT, TALK)
@@ -60,6 +62,55 @@ def list_(context: typer.Context) -> int:
         else:
             context.obj.note("no models yet; hip models pull smollm2 fetches the default one")
     return 0
+
+
+@takes(MODEL, MODELS_DIR, CACHE, JSON, OUTPUT, TALK)
+def show(context: typer.Context, name: Name = None) -> int:
+    """Show what a model is and needs; without NAME, the one that hip ask would take.
+
+    \b
+    hip models show smollm2
+    hip models show ./my-model --json
+    """
+    from hipcli.commands.inspect import fits_disk, kv_bytes
+    from hipcli.engine.models import resolve
+    from hipcli.engine.tokenizer.files import read_json
+
+    settings = Settings.of(context)
+    folder = resolve(name or settings.values["model"], models_dir=settings.models_dir)
+    config = read_json(folder.path / "config.json")
+    config = config.get("text_config", config)
+    trained = config.get("max_position_embeddings")
+    context_bytes = kv_bytes(folder.path, trained) if trained else None
+    document = {
+        **describe(folder),
+        "architecture": config.get("model_type"),
+        "layers": config.get("num_hidden_layers"),
+        "trained_tokens": trained,
+        "kv_bytes_per_token": context_bytes // trained if context_bytes and trained else None,
+        "kv_bytes_of_trained_tokens": context_bytes,
+        "fits": fits_disk(context_bytes, settings.cache_root),
+    }
+    with open_sink(context.obj, settings.values["output"]) as sink:
+        if settings.output_format == "json":
+            sink.write_json({"schema_version": SCHEMA_VERSION, "model": document})
+        else:
+            sink.write("".join(_lines(document)))
+    return 0
+
+
+def _lines(document: dict[str, Any]) -> Iterator[str]:
+    """A model for people, one fact a line."""
+    for key, value in document.items():
+        if value is None:
+            shown = "unknown"
+        elif isinstance(value, bool):
+            shown = "yes" if value else "no"
+        elif "bytes" in key:
+            shown = formatting.size(value)
+        else:
+            shown = formatting.count(value) if isinstance(value, int) else str(value)
+        yield formatting.one_line(f"{key}: {shown}") + "\n"
 
 
 @takes(MODELS_DIR, CACHE, JSON, OUTPUT, PROGRESS, TALK)

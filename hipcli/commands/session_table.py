@@ -2,30 +2,18 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hipcli import formatting
-from hipcli.options import default_cache_dir
+from hipcli import completion, formatting
 from hipcli.settings import Settings
 
 if TYPE_CHECKING:
     from hipcli.engine.sessions import SessionRecord, SessionStore
 
 
-def complete_session(context: typer.Context, incomplete: str) -> list[str]:
-    """Ids and names of saved sessions, for the shell."""
-    from hipcli.engine.sessions import SessionStore
-
-    directory = context.params.get("cache_dir") or default_cache_dir()
-    records = SessionStore(Path(directory)).list()
-    words = [word for record in records for word in (record.name, record.id) if word]
-    return [word for word in words if word.startswith(incomplete)]
-
-
-_ARGUMENT = typer.Argument(metavar="ID", autocompletion=complete_session)
+_ARGUMENT = typer.Argument(metavar="ID", autocompletion=completion.sessions)
 Keys = Annotated[list[str] | None, _ARGUMENT]
 Key = Annotated[str | None, _ARGUMENT]
 

@@ -84,8 +84,8 @@ def read(runner: Runner, ask: AskRequest) -> tuple[Context, list[Event]]:
             return stop.value, events
 
 
-def answer(runner: Runner, context: Context, ask: AskRequest) -> list[int]:
-    answerer = Answerer(
+def answerer_of(runner: Runner, context: Context, ask: AskRequest) -> Answerer:
+    return Answerer(
         runner,
         method(),
         context.store,
@@ -95,7 +95,10 @@ def answer(runner: Runner, context: Context, ask: AskRequest) -> list[int]:
         separator_ids=[11],
         stop_ids=frozenset(),
     )
-    return list(answerer.tokens())
+
+
+def answer(runner: Runner, context: Context, ask: AskRequest) -> list[int]:
+    return list(answerer_of(runner, context, ask).tokens())
 
 
 def cold_answer(runner: Runner, ask: AskRequest) -> list[int]:

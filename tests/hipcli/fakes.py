@@ -115,22 +115,29 @@ class FakeEngine:
         for message in self.notices:
             yield Notice("test", message)
         yield Phase("answer")
-        for number, piece in enumerate(self.pieces):
-            time.sleep(self.delay_s)
-            self.on_piece()
-            yield Token(number, piece)
+        done, reason = 0, self.finish_reason
+        try:
+            for number, piece in enumerate(self.pieces):
+                time.sleep(self.delay_s)
+                self.on_piece()
+                done += 1
+                yield Token(number, piece)
+        except KeyboardInterrupt:
+            self.closed_early = True
+            time.sleep(self.linger_s)
+            reason = "interrupted"
         if self.failure is not None:
             raise self.failure
         yield Result(
-            answer="".join(self.pieces),
-            finish_reason=self.finish_reason,
+            answer="".join(self.pieces[:done]),
+            finish_reason=reason,
             session=SessionInfo(id="0123abcd", created="2026-01-01T00:00:00Z", complete=True),
             evidence=self.evidence,
             context_tokens=context,
             question_tokens=len(request.question_ids),
             cached_tokens=0,
             prefilled_tokens=context,
-            generated_tokens=len(self.pieces),
+            generated_tokens=done,
             timings={"load_s": 0.1, "prefill_s": 0.2},
             memory={"kv_host_bytes": 4096},
         )
@@ -153,8 +160,8 @@ def installed(engine: FakeEngine) -> Iterator[None]:
         return engine
 
     with (
-        mock.patch("hipcli.commands.ask.open_engine", open_engine),
-        mock.patch("hipcli.commands.ask.make_request", Request),
+        mock.patch("hipcli.opening.open_engine", open_engine),
+        mock.patch("hipcli.opening.make_request", Request),
     ):
         yield
 

@@ -30,6 +30,17 @@ FAILURES = [
     ("ask book.txt Who? --progress of", 2, "did you mean 'off'?"),
     ("ask book.txt Who? --fit both", 2, "error, head, tail, middle"),
     ("ask book.txt Who? --no-cache --refresh", 2, "exclude one another"),
+    ("ask book.txt Who? --no-cache --cached-only", 2, "exclude one another"),
+    ("ask book.txt Who? --no-cache --name letters", 2, "exclude one another"),
+    ("ask book.txt Who? --refresh --cached-only", 2, "exclude one another"),
+    ("ask --resume abc Who? --no-cache", 2, "exclude one another"),
+    ("ask book.txt Who? -0", 2, "add --files-from"),
+    ("ask book.txt Who? --methd hip", 2, "--method"),
+    ("ask book.txt Who? --method hpi", 2, "did you mean 'hip'?"),
+    ("ask book.txt Who? --method dense --budget-tokens 9", 2, "no setting budget_tokens"),
+    ("ask book.txt Who? --device gpu", 2, "auto, cpu, cuda or cuda:N"),
+    ("ask book.txt Who? --encoding utf-88", 2, "utf-88"),
+    ("ask book.txt Who? --model nosuch", 1, "nosuch"),
     ("ask book.txt Who? --max-file-size much", 2, "'much' is not a size"),
     (f"ask book.txt Who? --password-file {NOWHERE}", 2, "password file"),
     (f"ask book.txt Who? -o {NOWHERE}", 2, "check the path given to -o"),
@@ -60,6 +71,17 @@ FAILURES = [
     ("models rm nosuch", 1, "nosuch"),
     ("models path nosuch", 1, "nosuch"),
     ("methods extra", 2, "extra"),
+    ("config", 2, "no command given"),
+    ("bench", 2, "no command given"),
+    ("bench engine --device tpu", 2, "cpu or cuda"),
+]
+
+
+# Those that nothing needs to be read for.
+AT_ONCE = [
+    words
+    for words, code, _ in FAILURES
+    if words.startswith("ask book.txt Who? --") and "--model" not in words and code == 2
 ]
 
 
@@ -92,6 +114,52 @@ def test_a_failure_with_json_is_a_document(words: str, code: int, part: str) -> 
     assert list(error) == ["code", "message", "hint"]
     assert outcome.out.count("\n") == 1
     assert f"error: {error['message']}" in outcome.err
+
+
+@pytest.mark.parametrize("words", [*AT_ONCE, "ask book.txt Who? --model nosuch"])
+def test_a_mistake_is_told_before_a_document_is_read(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("a document was read")
+
+    monkeypatch.setattr("hipcli.documents.read_sources", read)
+    outcome = run_hip(*shlex.split(words), stdin=b"")
+    assert outcome.code in (1, 2)
+    assert outcome.err.count("\n") == 1 or "reading" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("files", "version", "part"),
+    [((), "2.13.0", "this machine has no GPU"), (("kfd",), "2.13.0+cpu", "without GPU support")],
+)
+def test_a_gpu_that_is_not_here_is_told_at_once(
+    files: tuple[str, ...], version: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("hipcli.checks._DEVICES", tmp_path)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    for device in ("cuda", "cuda:1"):
+        outcome = run_hip("ask", "book.txt", "Who?", "--device", device)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.count("\n") == 1
+        assert part in outcome.err and f"--device {device}" in outcome.err
+
+
+def test_a_warning_names_its_file_once() -> None:
+    for words in (["ask", "book.txt", "empty.txt", "Who?"], ["inspect", "book.txt", "empty.txt"]):
+        outcome = run_hip(*words, *(["--count", "words"] if words[0] == "inspect" else []))
+        warned = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
+        assert [line.count("empty.txt") for line in warned] == [1]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_names_the_file() -> None:
+    outcome = run_hip("ask", "book.txt", "Who?", "-q", "-o", "/dev/full")
+    assert outcome.code == 1
+    assert outcome.err == "error: cannot write /dev/full: No space left on device\n"
 
 
 def test_an_option_from_elsewhere_is_blamed_there(monkeypatch: pytest.MonkeyPatch) -> None:

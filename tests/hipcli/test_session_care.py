@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hipcli.commands.session_table import complete_session
+from hipcli.completion import sessions
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.manifest import MANIFEST, read_sealed, write_sealed
@@ -152,9 +152,9 @@ def test_list_shows_what_nobody_can_read_and_the_total(cache: Path) -> None:
 def test_the_shell_completes_ids_and_names(cache: Path) -> None:
     key = save(cache, "a.txt", "letters").key
     context = SimpleNamespace(params={"cache_dir": cache})
-    assert complete_session(context, "le") == ["letters"]  # type: ignore[arg-type]
-    assert complete_session(context, key[:3]) == [key[:12]]  # type: ignore[arg-type]
-    assert complete_session(context, "nosuch") == []  # type: ignore[arg-type]
+    assert [word for word, _ in sessions(context, "le")] == ["letters"]  # type: ignore[arg-type]
+    assert [word for word, _ in sessions(context, key[:3])] == [key[:12]]  # type: ignore[arg-type]
+    assert [word for word, _ in sessions(context, "nosuch")] == []  # type: ignore[arg-type]
 
 
 def test_a_busy_session_is_neither_removed_nor_verified(cache: Path) -> None:

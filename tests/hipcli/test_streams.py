@@ -185,6 +185,39 @@ def test_signals(book: str, number: int, code: int, word: bytes) -> None:
     assert out.endswith(b"\n")
 
 
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, b"Interrupted"), (signal.SIGTERM, 143, b"Terminated")],
+)
+@pytest.mark.parametrize("form", ["--json", "--jsonl"])
+def test_an_interrupted_answer_is_a_whole_document(
+    book: str, number: int, code: int, word: bytes, form: str
+) -> None:
+    process = start({"pieces": ["Half "] * 100, "delay_s": 0.1}, "ask", book, "Who?", form)
+    assert process.stderr is not None
+    # The line that reading begins; the answer follows well within a second.
+    process.stderr.readline()
+    time.sleep(1)
+    process.send_signal(number)
+    returned, out, err = finish(process)
+    assert (returned, err.splitlines()[-1]) == (code, word)
+    document = json.loads(out.splitlines()[-1])
+    assert document["finish_reason"] == "interrupted"
+    assert document["answer"].startswith("Half ")
+    assert document["usage"]["generated_tokens"] < 100
+
+
+def test_a_file_gets_no_half_answer(book: str, tmp_path: Path) -> None:
+    engine = {"pieces": ["Half "] * 100, "delay_s": 0.1}
+    process = start(engine, "ask", book, "Who?", "-o", str(tmp_path / "answer.txt"))
+    assert process.stderr is not None
+    process.stderr.readline()
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert finish(process)[0] == 130
+    assert not (tmp_path / "answer.txt").exists()
+
+
 def test_a_locale_without_utf8_loses_no_answer(book: str, tmp_path: Path) -> None:
     variables = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
     engine = {"pieces": ["終 😀"]}

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from kernel_checks import DEVICE, SCALE, paged, random_plan, tables
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as dense
 
+from hipcli.engine.benchmarks.kernel_checks import DEVICE, SCALE, paged, random_plan, tables
 from hipcli.kernels.page_index import new_page_index, update_page_index_
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_pages import score_pages

@@ -6,7 +6,6 @@ import argparse
 import json
 import resource
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,9 +20,8 @@ from hipcli.engine.events import Result
 from hipcli.engine.request import AskRequest, InputRecord
 
 if TYPE_CHECKING:
-    from engine import Report
+    from hipcli.engine.benchmarks.engine import Report
 
-ROOT = Path(__file__).resolve().parents[1]
 ANSWER_TOKENS = 32
 QUESTION_TOKENS = 24
 
@@ -88,7 +86,7 @@ def child(options: argparse.Namespace) -> int:
 
 def time_length(options: argparse.Namespace, report: Report, length: int) -> None:
     """Run a child for one length and keep what it says."""
-    command = [sys.executable, str(ROOT / "benchmarks/engine.py"), "--child", str(length)]
+    command = [*options.program, "--child", str(length)]
     command += ["--model", options.model, "--models-dir", str(options.models_dir)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -127,11 +125,35 @@ def check(options: argparse.Namespace) -> None:
     print(f"   right  logits of the stock model {error:.1e}")
 
 
+def time_dense(options: argparse.Namespace, report: Report, length: int) -> None:
+    """The same model with the SDPA attention of Transformers: one length, read and answered."""
+    from hipcli.engine.models import load, resolve
+
+    folder = resolve(options.model, models_dir=options.models_dir)
+    model = load(folder, device="cpu", dtype="auto").model
+    model.set_attn_implementation("sdpa")
+    ids = torch.randint(100, 1000, (1, length), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        began = time.perf_counter()
+        out = model(ids, use_cache=True, logits_to_keep=1)
+        read_s = time.perf_counter() - began
+        began = time.perf_counter()
+        for _ in range(ANSWER_TOKENS - 1):
+            token = out.logits[:, -1:].argmax(-1)
+            out = model(token, past_key_values=out.past_key_values, use_cache=True)
+        decode_s = time.perf_counter() - began
+    name = f"{length:,} tokens: transformers SDPA"
+    report.show(f"{name} read_tok_s", length / read_s, "tok/s")
+    report.show(f"{name} decode_tok_s", (ANSWER_TOKENS - 1) / decode_s, "tok/s")
+
+
 def run_all(options: argparse.Namespace, report: Report) -> None:
-    """The check, then every length."""
+    """The check, then every length, then dense attention at the shortest."""
     report.section("gate", lambda: check(options))
     if "gate" in report.errors:
         return
     for length in options.lengths:
         name = f"{length // 1024}k"
         report.section(name, lambda length=length: time_length(options, report, length))
+    shortest = min(options.lengths)
+    report.section("sdpa", lambda: time_dense(options, report, shortest))

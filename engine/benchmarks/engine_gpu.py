@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from engine_checks import check_all
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from hipcli.engine.benchmarks.engine_checks import check_all
 from hipcli.engine.decoding import DeviceDecoder
 from hipcli.engine.device import GPU_CHUNK_TOKENS, GPU_DENSE_TOKENS, free_bytes
 from hipcli.engine.methods.configs import HipConfig, WindowConfig
@@ -28,7 +28,7 @@ from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVStore
 
 if TYPE_CHECKING:
-    from engine import Report
+    from hipcli.engine.benchmarks.engine import Report
 
 CHUNK = GPU_CHUNK_TOKENS
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from kernel_cases import (
+
+from hipcli.engine.benchmarks.kernel_cases import (
     CANDIDATE_PAGES,
     CHUNK,
     DISTANCE,
@@ -17,8 +18,7 @@ from kernel_cases import (
     graph_ms,
     median_ms,
 )
-from kernel_checks import DEVICE, SCALE, paged_fp8, random_plan
-
+from hipcli.engine.benchmarks.kernel_checks import DEVICE, SCALE, paged_fp8, random_plan
 from hipcli.kernels.page_index import new_page_index, update_page_index_
 from hipcli.kernels.quantise_pages import quantise_pages_
 from hipcli.kernels.score_blocks import score_blocks

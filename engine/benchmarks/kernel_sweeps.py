@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 
 import torch
-from kernel_cases import (
+
+from hipcli.engine.benchmarks.kernel_cases import (
     CANDIDATE_PAGES,
     DISTANCE,
     LOCAL_TOKENS,
@@ -16,8 +17,7 @@ from kernel_cases import (
     graph_ms,
     median_ms,
 )
-from kernel_checks import DEVICE, SCALE
-
+from hipcli.engine.benchmarks.kernel_checks import DEVICE, SCALE
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_blocks import triton_impl as blocks_impl
 from hipcli.kernels.score_pages import score_pages

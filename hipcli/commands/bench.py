@@ -1,0 +1,101 @@
+"""`hip bench`: how fast this machine is, beside the dense attention of PyTorch in the same run."""
+
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from typing import Annotated
+
+import typer
+
+from hipcli.console import Console
+from hipcli.engine.errors import HipError, UsageError
+from hipcli.exit_codes import ExitCode
+from hipcli.help_page import HelpfulCommand, HelpfulGroup
+from hipcli.options import CACHE, MODEL, MODELS_DIR, TALK
+from hipcli.settings import Settings, takes
+
+Rest = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- OPTION...]", help="Options of the benchmark itself."),
+]
+Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Where to run.")]
+
+
+def build() -> typer.Typer:
+    """The group of commands `hip bench`."""
+    app = typer.Typer(cls=HelpfulGroup, rich_markup_mode=None, help="Measure the speed.")
+    app.callback(invoke_without_command=True)(_group)
+    app.command("kernels", cls=HelpfulCommand, options_metavar="[-- OPTION...]")(kernels)
+    app.command("engine", cls=HelpfulCommand, options_metavar="[OPTIONS] [-- OPTION...]")(engine)
+    return app
+
+
+def _group(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        context.fail("no command given: kernels or engine")
+
+
+@takes(TALK)
+def kernels(context: typer.Context, rest: Rest = None) -> int:
+    """Time the kernels on a GPU beside dense attention, after checking that they are right.
+
+    \b
+    hip bench kernels
+    hip bench kernels -- --contexts 131072
+
+    Prints a table, then one line of JSON.
+    """
+    from hipcli.checks import check_device
+
+    Settings.of(context)
+    check_device("cuda")
+    from hipcli.engine.benchmarks.kernels import main
+
+    return _ended(context.obj, lambda: main(rest or []))
+
+
+@takes(MODEL, MODELS_DIR, CACHE, TALK)
+def engine(context: typer.Context, device: Device = "cpu", rest: Rest = None) -> int:
+    """Time a whole model: reading, answering, and dense attention in the same run.
+
+    \b
+    hip bench engine
+    hip bench engine --model smollm2 -- --lengths 2048 8192
+    hip bench engine --device cuda
+
+    On a CPU the model is real; on a GPU it has the shape of Llama-3.1-8B and random weights.
+    Prints a table, then one line of JSON.
+    """
+    from hipcli.checks import check_device
+
+    settings = Settings.of(context)
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"device {device!r} cannot be measured", "use --device cpu or cuda")
+    check_device(device)
+    words = ["--device", device, "--model", settings.values["model"]]
+    words += ["--models-dir", str(settings.models_dir), *(rest or [])]
+    from hipcli.engine.benchmarks.engine import main
+
+    program = [sys.executable, "-m", "hipcli.engine.benchmarks"]
+    return _ended(context.obj, lambda: main(program, words))
+
+
+def _ended(console: Console, main: Callable[[], int]) -> int:
+    """Runs a benchmark, whose prints are the output here.
+
+    Raises:
+        UsageError: options that it does not have; it has said which.
+        HipError: a part of it failed; it has said which.
+    """
+    try:
+        with redirect_stdout(console.stdout or sys.stderr):
+            code = main()
+    except SystemExit as error:
+        if not error.code:
+            return ExitCode.OK
+        raise UsageError(
+            "the benchmark has no such option", "see: hip bench engine -- -h"
+        ) from None
+    if code:
+        raise HipError("a part of the benchmark failed", "the lines above say which")
+    return ExitCode.OK
