@@ -214,6 +214,21 @@ READING = (
     Option(
         "max_file_size", str, None, "Skip larger files of a folder, as in 2MiB.", metavar="SIZE"
     ),
+    Option(
+        "max_files",
+        int,
+        None,
+        "Refuse folders with more files to read (default: 50,000).",
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
+        "max_total_size",
+        str,
+        None,
+        "Refuse folders with more bytes to read (default: 4GiB).",
+        metavar="SIZE",
+    ),
     Option("encoding", str, None, "Encoding of text files that are not UTF-8.", metavar="NAME"),
     Option(
         "password_file", Path, None, "File whose first line opens encrypted PDFs.", metavar="FILE"
@@ -244,6 +259,17 @@ COUNT = (
         "tokens",
         "What to count: tokens of the model, words, or tokens of hosted models.",
         choices=("tokens", "words", "cl100k_base", "o200k_base"),
+    ),
+)
+
+EVIDENCE = (
+    Option(
+        "open_evidence",
+        Path,
+        None,
+        "Write the passages behind the answer, highlighted, to FILE: one page for a browser.",
+        metavar="FILE.html",
+        in_file=False,
     ),
 )
 
@@ -389,7 +415,7 @@ SECTIONS = {
     "Output": JSON + JSONL + OUTPUT + PROGRESS + TALK,
 }
 
-ALL = COUNT + EVAL + tuple(option for group in SECTIONS.values() for option in group)
+ALL = COUNT + EVAL + EVIDENCE + tuple(option for group in SECTIONS.values() for option in group)
 
 
 def default_cache_dir() -> Path:

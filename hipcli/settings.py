@@ -241,6 +241,11 @@ class Settings:
         converted: dict[str, Any] = {}
         if self.values["max_file_size"] is not None:
             converted["max_file_bytes"] = parse_size(self.values["max_file_size"])
+        if self.values["max_total_size"] is not None:
+            converted["max_total_bytes"] = parse_size(self.values["max_total_size"])
+        if self.values["max_files"] is None:
+            # The default exists once, in ReadOptions.
+            converted["max_files"] = ReadOptions().max_files
         return self._made(
             ReadOptions,
             include=tuple(self.values["include"] or ()),

@@ -6,13 +6,23 @@ readers come with the first call, and the child process that reads PDFs never ne
 
 from collections.abc import Callable, Sequence
 
-from hipcli.documents.document import Corpus, Document, Page, Warning_
+from hipcli.documents.document import (
+    PAGED_KINDS,
+    Corpus,
+    Document,
+    OutlineEntry,
+    Page,
+    Warning_,
+    unit_of,
+)
 from hipcli.documents.naming import parse_file_list, printable_name
 from hipcli.documents.options import PdfLimits, ReadOptions
 
 __all__ = [
+    "PAGED_KINDS",
     "Corpus",
     "Document",
+    "OutlineEntry",
     "Page",
     "PdfLimits",
     "ReadOptions",
@@ -21,6 +31,7 @@ __all__ = [
     "printable_name",
     "read_again",
     "read_sources",
+    "unit_of",
 ]
 
 

@@ -9,15 +9,26 @@ from typing import Literal
 Status = Literal["read", "partial", "skipped", "failed"]
 PageStatus = Literal["text", "empty", "image-only", "garbled", "failed"]
 
+# What the pages of a kind are called, in marks and citations; "page" where nothing is said.
+_UNITS = {"notebook": "cell", "pptx": "slide", "xlsx": "sheet", "epub": "chapter"}
+
+PAGED_KINDS = ("pdf", *_UNITS)
+
+
+def unit_of(kind: str) -> str:
+    """What a page of a document of that kind is called: "page", "cell", "slide", ..."""
+    return _UNITS.get(kind, "page")
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a PDF, or a cell of a notebook: characters [start_char, end_char) of the text.
+    """A page, cell, slide, sheet or chapter: characters [start_char, end_char) of the text.
 
     Args:
         number: 1-based, as a viewer counts.
         label: what is printed on the page ("xii", "A-3") where the file says so, else None;
-            for a notebook the kind of the cell ("code", "markdown", "raw").
+            for a notebook the kind of the cell ("code", "markdown", "raw"), for a slide, sheet or
+            chapter its title.
         status: `image-only` and `garbled` pages may still carry a header line; `empty`, `failed`
             and `garbled` pages carry no text.
     """
@@ -30,6 +41,20 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class OutlineEntry:
+    """A section as the file's own outline (bookmarks) has it.
+
+    Args:
+        level: 1 for the highest.
+        page: 1-based, where it begins.
+    """
+
+    title: str
+    level: int
+    page: int
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """One input: what was read from it, or why nothing was.
 
@@ -37,13 +62,14 @@ class Document:
         name: as the model sees it: the path as typed, printable, valid Unicode; "stdin" for `-`.
         path: absolute, ready for `open`; bytes that are not UTF-8 are surrogate escapes. "-" for
             standard input.
-        kind: "text", "markdown", "code", "notebook", "pdf"; of what was not read also "html",
-            "docx", ..., "binary", "folder", "link".
+        kind: "text", "markdown", "code", "notebook", "pdf", "html", "docx", "pptx", "xlsx",
+            "epub"; of what was not read also "binary", "archive", "folder", "link".
         sha256: hex digest of the bytes, "" where they were not read.
         text: what the model reads; newlines are "\\n", no lone surrogates, no byte order mark.
         encoding: Python's name of the text encoding, None for PDFs and for what was not read.
         code: a stable word for `reason`; "" when there is none.
         hint: what the user can do about `reason`; may be empty.
+        outline: sections that the file itself names, in order; empty for most files.
     """
 
     name: str
@@ -58,10 +84,11 @@ class Document:
     code: str
     reason: str
     hint: str
+    outline: tuple[OutlineEntry, ...] = ()
 
     @property
     def num_pages(self) -> int | None:
-        """Pages of a PDF; None for kinds that have no pages (cells of a notebook are not pages)."""
+        """Pages of a PDF; None for other kinds (cells, slides and sheets are not pages)."""
         return len(self.pages) if self.kind == "pdf" else None
 
     def page_at(self, char: int) -> Page | None:

@@ -36,11 +36,13 @@ def expand(sources: Sequence[str], options: ReadOptions) -> list[Item]:
 
     Raises:
         InputError: a source is missing, or cannot be opened; nothing is read then.
+        InputError: folders hold more files or bytes than the limits.
         UsageError: no source, "-" twice or without standard input, a pattern that is none.
     """
     _check_usage(sources, options)
     items = list(_items(sources, options))
     _check_there([item for item in items if item.relative is None])
+    _check_totals([item for item in items if item.relative is not None], options)
     return items
 
 
@@ -125,6 +127,27 @@ def _check_there(named: list[Item]) -> None:
     if problems:
         hint = "Nothing was read. Check the path; quote a name that has blanks in it."
         raise InputError(joined(problems), hint)
+
+
+def _check_totals(found: list[Item], options: ReadOptions) -> None:
+    """Raise when folders hold more than anybody means to read, with both totals."""
+    to_read = [item for item in found if item.refusal is None]
+    total = sum(_num_bytes(item.path) for item in to_read)
+    if len(to_read) <= options.max_files and total <= options.max_total_bytes:
+        return
+    raise InputError(
+        f"{len(to_read):,} files with {total:,} bytes are to be read; the limits are "
+        f"{options.max_files:,} files and {options.max_total_bytes:,} bytes",
+        "Name a folder further in, choose with --include and --exclude, or raise --max-files or "
+        "--max-total-size. Nothing was read.",
+    )
+
+
+def _num_bytes(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _problem(item: Item) -> str | None:

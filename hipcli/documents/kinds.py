@@ -19,12 +19,6 @@ _MAGIC = (
     (b"\xca\xfe\xba\xbe", "compiled Java or a Mach-O program"),
     (b"\xcf\xfa\xed\xfe", "a Mach-O program"),
     (b"\x00asm", "a WebAssembly program"),
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"BZh", "a bzip2 archive"),
-    (b"\xfd7zXZ", "an xz archive"),
-    (b"\x28\xb5\x2f\xfd", "a zstd archive"),
-    (b"7z\xbc\xaf", "a 7-Zip archive"),
-    (b"Rar!\x1a", "a RAR archive"),
     (b"SQLite format 3\x00", "an SQLite database"),
     (b"OggS", "an Ogg file"),
     (b"ID3", "an MP3 file"),
@@ -37,24 +31,36 @@ _MAGIC = (
     (b"GGUF", "a GGUF model"),
     (b"\x93NUMPY", "a NumPy array"),
 )
-# Formats hip does not read yet: suffix -> (kind, name for the user).
+_READABLE = {
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".docx": "docx",
+    ".pptx": "pptx",
+    ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
+    ".epub": "epub",
+}
+# Formats hip does not read: suffix -> (kind, name for the user).
 _UNSUPPORTED = {
-    ".html": ("html", "HTML"),
-    ".htm": ("html", "HTML"),
-    ".xhtml": ("html", "HTML"),
-    ".mhtml": ("html", "HTML"),
-    ".docx": ("docx", "Word (DOCX)"),
-    ".docm": ("docx", "Word (DOCX)"),
+    ".mhtml": ("html", "MHTML"),
+    ".docm": ("docx", "Word with macros (DOCM)"),
     ".doc": ("doc", "Word (DOC)"),
     ".odt": ("odt", "OpenDocument"),
     ".rtf": ("rtf", "RTF"),
-    ".epub": ("epub", "EPUB"),
-    ".pptx": ("pptx", "PowerPoint (PPTX)"),
     ".ppt": ("ppt", "PowerPoint (PPT)"),
-    ".xlsx": ("xlsx", "Excel (XLSX)"),
-    ".xlsm": ("xlsx", "Excel (XLSX)"),
     ".xls": ("xls", "Excel (XLS)"),
 }
+# Archives by what stands at their start or, for tar, behind it.
+_ARCHIVES = (
+    (b"\x1f\x8b", 0, "a gzip archive"),
+    (b"BZh", 0, "a bzip2 archive"),
+    (b"\xfd7zXZ\x00", 0, "an xz archive"),
+    (b"\x28\xb5\x2f\xfd", 0, "a zstd archive"),
+    (b"7z\xbc\xaf", 0, "a 7-Zip archive"),
+    (b"Rar!\x1a", 0, "a RAR archive"),
+    (b"ustar", 257, "a tar archive"),
+)
 _MARKDOWN = {".md", ".markdown", ".mdown", ".mkd", ".mdx", ".rmd", ".qmd"}
 _CODE = re.compile(
     r"\.(?:asm|awk|bash|bat|c|cc|clj|cljs|cmake|cpp|cs|css|cu|cuh|cxx|d|dart|el|elm|erl|ex|exs"
@@ -71,7 +77,7 @@ _NOT_YET = "Convert it to text or PDF first."
 
 
 def kind_of(name: str, data: bytes) -> str:
-    """The kind of an input that hip reads: "pdf", "notebook", "markdown", "code" or "text".
+    """The kind of an input that hip reads: "pdf", "notebook", "html", "docx", ..., "text".
 
     Args:
         name: the file's name, "stdin" for standard input; only its last part counts.
@@ -95,6 +101,12 @@ def kind_of(name: str, data: bytes) -> str:
     if suffix == ".pdf":
         _refuse_false_pdf(data)
     _refuse_unsupported(data, suffix)
+    if data.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return _zip_kind(data)
+    if suffix in _READABLE:
+        return _READABLE[suffix]
+    if _is_html(data, suffix):
+        return "html"
     if suffix == ".ipynb" or _is_notebook(name, data):
         return "notebook"
     if suffix in _MARKDOWN:
@@ -119,8 +131,7 @@ def _is_notebook(name: str, data: bytes) -> bool:
 
 def _refuse_false_pdf(data: bytes) -> None:
     """Say what a file is that is called .pdf and is none."""
-    head = data[:4096].removeprefix(b"\xef\xbb\xbf")
-    if _HTML.match(_HTML_COMMENT.sub(b"", head)):
+    if _starts_as_html(data):
         raise Refusal(
             "html_as_pdf",
             "a web page (HTML) saved under the name of a PDF",
@@ -136,22 +147,17 @@ def _refuse_unsupported(data: bytes, suffix: str) -> None:
     if suffix in _UNSUPPORTED:
         kind, title = _UNSUPPORTED[suffix]
         raise Refusal(
-            "not_supported", f"{title} is not supported yet", _NOT_YET, status="skipped", kind=kind
+            "not_supported", f"{title} is not supported", _NOT_YET, status="skipped", kind=kind
         )
-    if data.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        kind, title = _office_in_zip(data)
-        raise Refusal(
-            "not_supported",
-            f"{title} is not supported yet",
-            "Unpack it first." if kind == "archive" else _NOT_YET,
-            status="skipped",
-            kind=kind,
-        )
+    for magic, at, title in _ARCHIVES:
+        # Three letters are no archive; three letters and NUL bytes are.
+        if data.startswith(magic, at) and (not magic.isascii() or b"\0" in data[:4096]):
+            raise _archive(title)
     if data.startswith(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"):
         raise Refusal(
             "not_supported",
-            "an old Office file (DOC, XLS or PPT) is not supported yet",
-            _NOT_YET,
+            "an old Office file (DOC, XLS, PPT), or one with a password, is not supported",
+            "Save it as DOCX, XLSX, PPTX or PDF, without a password.",
             status="skipped",
             kind="office",
         )
@@ -160,18 +166,42 @@ def _refuse_unsupported(data: bytes, suffix: str) -> None:
             raise Refusal("binary", f"binary data ({title})", status="skipped", kind="binary")
 
 
-def _office_in_zip(data: bytes) -> tuple[str, str]:
-    """Kind and title of a ZIP container, by the names of its first members."""
+def _zip_kind(data: bytes) -> str:
+    """Kind of a ZIP container, by the names of its members.
+
+    Raises:
+        Refusal: it is an archive, or of a format that is not read.
+    """
     head = data[:8192]
     if b"mimetypeapplication/epub+zip" in head:
-        return "epub", "EPUB"
+        return "epub"
     if b"mimetypeapplication/vnd.oasis.opendocument" in head:
-        return "odt", "OpenDocument"
-    for folder, kind, title in (
-        (b"word/", "docx", "Word (DOCX)"),
-        (b"ppt/", "pptx", "PowerPoint (PPTX)"),
-        (b"xl/", "xlsx", "Excel (XLSX)"),
-    ):
-        if folder in data:
-            return kind, title
-    return "archive", "a ZIP archive"
+        raise Refusal(
+            "not_supported", "OpenDocument is not supported", _NOT_YET, status="skipped", kind="odt"
+        )
+    # Each has this beside its own folder; an archive may hold a folder called "word" too.
+    if b"[Content_Types].xml" in data:
+        for folder, kind in ((b"word/", "docx"), (b"ppt/", "pptx"), (b"xl/", "xlsx")):
+            if folder in data:
+                return kind
+    raise _archive("a ZIP archive")
+
+
+def _archive(title: str) -> Refusal:
+    return Refusal(
+        "archive",
+        f"{title}: archives are not read",
+        "Unpack it and name the folder.",
+        status="skipped",
+        kind="archive",
+    )
+
+
+def _is_html(data: bytes, suffix: str) -> bool:
+    """HTML by name or, where the name says nothing, by its start."""
+    return not suffix and _starts_as_html(data)
+
+
+def _starts_as_html(data: bytes) -> bool:
+    head = data[:4096].removeprefix(b"\xef\xbb\xbf")
+    return _HTML.match(_HTML_COMMENT.sub(b"", head)) is not None

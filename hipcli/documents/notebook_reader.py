@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from hipcli.documents import text_reader
-from hipcli.documents.content import Content, Hints
+from hipcli.documents.content import Content, Hints, join_parts
 from hipcli.documents.decode import Decoded, decode, drop_surrogates, normalize_newlines
-from hipcli.documents.document import Page, PageStatus
 
 # Characters of all outputs of one cell.
 MAX_OUTPUT_CHARS = 2000
@@ -43,18 +42,12 @@ def read(data: bytes, hints: Hints) -> Content:
 
 def _join(decoded: Decoded, rendered: list[tuple[str, str]]) -> Content:
     """The cells' (kind, text) one after another, as pages."""
-    pieces, pages, at = [], [], 0
-    for number, (cell_type, text) in enumerate(rendered, start=1):
-        pieces.append(text)
-        status: PageStatus = "text" if text.strip() else "empty"
-        pages.append(Page(number, cell_type, at, at + len(text), status))
-        at += len(text) + 1
+    text, pages = join_parts(rendered)
     if not any(page.status == "text" for page in pages):
         raise text_reader.blank()
-    text = "\n".join(pieces)
     return Content(
         text=text,
-        pages=tuple(pages),
+        pages=pages,
         encoding=decoded.encoding,
         partial=decoded.undecodable > 0,
         warnings=text_reader.decoding_warnings(decoded, text),

@@ -47,6 +47,8 @@ class ReadOptions:
         gitignore: leave out of folders what git ignores.
         max_file_bytes: larger files of folders are skipped; a file named on the command line is
             read whatever its size.
+        max_files: folders with more files to read are refused, before any is read.
+        max_total_bytes: the same for their sizes together.
         encoding: for text that has no byte order mark and is not plainly UTF-8; None guesses.
         password: for encrypted PDFs; never shown, logged or stored.
         strict: partial input is an error.
@@ -58,6 +60,8 @@ class ReadOptions:
     hidden: bool = False
     gitignore: bool = True
     max_file_bytes: int = 16 << 20
+    max_files: int = 50_000
+    max_total_bytes: int = 4 << 30
     encoding: str | None = None
     password: str | None = field(default=None, repr=False)
     strict: bool = False
@@ -65,8 +69,9 @@ class ReadOptions:
     pdf_limits: PdfLimits = PdfLimits()
 
     def __post_init__(self) -> None:
-        if self.max_file_bytes <= 0:
-            raise UsageError(f"max_file_bytes must be positive, not {self.max_file_bytes}")
+        for name in ("max_file_bytes", "max_files", "max_total_bytes"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} must be positive, not {getattr(self, name)}")
         if self.encoding is not None:
             check_encoding(self.encoding)
 
@@ -92,3 +97,11 @@ def check_encoding(encoding: str) -> str:
     if name in _NOT_CHARSETS:
         raise UsageError(f"{encoding!r} is not an encoding that text files are written in")
     return name
+
+
+def encoding_name(encoding: str) -> str | None:
+    """Python's name of a character encoding, None when it is none."""
+    try:
+        return check_encoding(encoding)
+    except UsageError:
+        return None

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hipcli.documents.child_process import WorkerDied, WorkerRequest, worker_events
 from hipcli.documents.content import Content, Hints
 from hipcli.documents.decode import drop_surrogates
-from hipcli.documents.document import Page, PageStatus
-from hipcli.documents.pdf_process import WorkerDied, WorkerRequest, worker_events
+from hipcli.documents.document import OutlineEntry, Page, PageStatus
 from hipcli.documents.pdf_text import clean_page, mend_hyphens
 from hipcli.documents.refusal import Refusal
+from hipcli.documents.running_lines import drop_running_lines
 
 # A page that is all image can carry a line of real text, such as "Downloaded from ...".
 _HEADER_CHARS = 120
@@ -38,6 +39,7 @@ class _Progress:
     next_page: int = 0
     done: bool = False
     notes: list[tuple[str, str]] = field(default_factory=list)
+    outline: list[OutlineEntry] = field(default_factory=list)
 
 
 def read(data: bytes, hints: Hints) -> Content:
@@ -51,12 +53,13 @@ def read(data: bytes, hints: Hints) -> Content:
     if not progress.pages:
         raise Refusal("pdf_damaged", "the PDF has no pages")
     _mark_scans(progress.pages)
-    texts = mend_hyphens([clean_page(drop_surrogates(page.text)) for page in progress.pages])
+    cleaned = [clean_page(drop_surrogates(page.text)) for page in progress.pages]
+    texts = mend_hyphens(drop_running_lines(cleaned, [page.label for page in progress.pages]))
     for page, text in zip(progress.pages, texts, strict=True):
         page.text = "\n".join(part for part in (text, _form_text(page.fields)) if part)
         if page.fields and page.status in ("empty", "image-only"):
             page.status = "text"
-    return _content(progress.pages, progress.notes)
+    return _content(progress)
 
 
 def _run(data: bytes, hints: Hints) -> _Progress:
@@ -98,6 +101,11 @@ def _take(event: dict[str, Any], progress: _Progress, hints: Hints) -> None:
     if kind == "open":
         if progress.pages is None:
             progress.pages = [_Found() for _ in range(event["pages"])]
+    elif kind == "outline":
+        progress.outline = [
+            OutlineEntry(drop_surrogates(title), level, index + 1)
+            for title, level, index in event["entries"]
+        ]
     elif kind == "page":
         assert progress.pages is not None, "the child opens before it reads"
         progress.pages[event["index"]] = _found(event)
@@ -174,8 +182,9 @@ def _form_text(fields: list[list[str]]) -> str:
     return "[form fields]\n" + clean_page(drop_surrogates("\n".join(lines)))
 
 
-def _content(found: list[_Found], notes: list[tuple[str, str]]) -> Content:
+def _content(progress: _Progress) -> Content:
     """Join the pages' texts; refuse when no page has any."""
+    found, notes = progress.pages or [], progress.notes
     pages, pieces, at = [], [], 0
     for number, page in enumerate(found, start=1):
         label = page.label if page.label != str(number) else None
@@ -191,6 +200,7 @@ def _content(found: list[_Found], notes: list[tuple[str, str]]) -> Content:
         pages=tuple(pages),
         partial=lost or bool(notes),
         warnings=tuple(warnings),
+        outline=tuple(entry for entry in progress.outline if entry.page <= len(pages)),
     )
 
 

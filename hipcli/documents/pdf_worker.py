@@ -4,6 +4,7 @@ Run as `python -m hipcli.documents.pdf_worker`. Standard input: one JSON line (n
 first_page, engine, memory_bytes, cpu_s), then the bytes of the PDF. Standard output: JSON lines
     {"event": "ready"}                                    before anything is read
     {"event": "open", "pages": N}
+    {"event": "outline", "entries": [[title, level, page index], ...]}
     {"event": "page", "index", "text": str | null, "label", "garbled", "image_share", "objects"}
     {"event": "extra", "index", "text": str | null, "fields": [[name, value], ...]}
     {"event": "end", "xfa": bool} or {"event": "error", "code", "message"}
@@ -12,15 +13,13 @@ Then pypdf adds form values, and a second opinion on pages where pdfium found no
 """
 
 import itertools
-import json
-import logging
-import math
-import os
-import sys
+import re
 from typing import Any, BinaryIO
 
 from hipcli.documents import pdf_second
-from hipcli.documents.pdf_text import is_garbled
+from hipcli.documents.child import emit, serve
+from hipcli.documents.pdf_columns import Box, reading_order
+from hipcli.documents.pdf_text import HYPHEN_MARK, is_garbled
 
 # Pages that pypdf, which is slow, looks at again.
 _SECOND_OPINIONS = 200
@@ -29,62 +28,17 @@ _MAP_SAMPLES = 200
 # Text shorter than this may be a header line over a scan.
 _SHORT_TEXT = 200
 _MAX_OBJECTS = 5000
+# Fewer characters are no two columns of prose.
+_MIN_COLUMN_CHARS = 400
+# Bookmarks; more are no help, or go in circles.
+_MAX_OUTLINE = 5000
+_MAX_OUTLINE_DEPTH = 6
+_MAX_TITLE_CHARS = 200
 
 
 def main() -> None:
     """Serve one request and exit."""
-    out = _claim_stdout()
-    _emit(out, event="ready")
-    request = json.loads(sys.stdin.buffer.readline())
-    _limit(request)
-    data = sys.stdin.buffer.read(request["num_bytes"])
-    logging.disable(logging.CRITICAL)
-    try:
-        _serve(data, request, out)
-    except MemoryError:
-        _emit(out, event="error", code="memory", message="out of memory")
-    # Whatever a parser raises on a broken file is an answer to the parent, not a crash.
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"[:500]
-        _emit(out, event="error", code="damaged", message=message)
-
-
-def _claim_stdout() -> BinaryIO:
-    """The pipe to the parent; what C code prints goes to stderr, so it can't corrupt the lines."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return out
-
-
-def _emit(out: BinaryIO, **event: Any) -> None:
-    out.write(json.dumps(event).encode("ascii") + b"\n")
-    out.flush()
-
-
-def _limit(request: dict[str, Any]) -> None:
-    """Bound this process's memory and time, and forbid it to write files or dump core."""
-    try:
-        import resource
-    except ImportError:
-        # Windows has no such limits; the parent's clock still holds.
-        return
-    cpu_s = math.ceil(request["cpu_s"])
-    for limit, value in (
-        ("RLIMIT_AS", request["memory_bytes"]),
-        ("RLIMIT_CPU", cpu_s),
-        ("RLIMIT_CORE", 0),
-        ("RLIMIT_FSIZE", 0),
-    ):
-        kind = getattr(resource, limit, None)
-        if kind is None:
-            continue
-        hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        try:
-            resource.setrlimit(kind, (value, hard))
-        # macOS knows RLIMIT_AS and refuses to set it.
-        except (ValueError, OSError):
-            continue
+    serve(_serve)
 
 
 def _serve(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
@@ -104,13 +58,15 @@ def _serve_pdfium(data: bytes, request: dict[str, Any], out: BinaryIO) -> bool:
         codes = {pdfium.raw.FPDF_ERR_PASSWORD: "password", pdfium.raw.FPDF_ERR_SECURITY: "security"}
         if error.err_code not in codes:
             return False
-        _emit(out, event="error", code=codes[error.err_code], message=str(error))
+        emit(out, event="error", code=codes[error.err_code], message=str(error))
         return True
-    _emit(out, event="open", pages=num_pages)
+    emit(out, event="open", pages=num_pages)
+    if not request["first_page"]:
+        emit(out, event="outline", entries=_outline(pdf))
     doubtful: dict[int, float] = {}
     for index in range(request["first_page"], num_pages):
         page = _read_page(pdf, index)
-        _emit(out, event="page", index=index, **page)
+        emit(out, event="page", index=index, **page)
         if page["garbled"] or not (page["text"] or "").strip() and page["image_share"] < 0.5:
             # Where pdfium found no map to Unicode, pypdf finds none either: it must convince.
             doubtful[index] = 1.0 if page["garbled"] else 0.0
@@ -119,7 +75,7 @@ def _serve_pdfium(data: bytes, request: dict[str, Any], out: BinaryIO) -> bool:
         again = dict(itertools.islice(doubtful.items(), _SECOND_OPINIONS))
         _serve_extras(data, request, again, bool(form_type), out)
     xfa = form_type in (pdfium.raw.FORMTYPE_XFA_FULL, pdfium.raw.FORMTYPE_XFA_FOREGROUND)
-    _emit(out, event="end", xfa=xfa)
+    emit(out, event="end", xfa=xfa)
     return True
 
 
@@ -133,6 +89,26 @@ def _open_pdfium(data: bytes, password: str | None) -> Any:
         if password is None or error.err_code != pdfium.raw.FPDF_ERR_PASSWORD:
             raise
     return pdfium.PdfDocument(data, password=password)
+
+
+def _outline(pdf: Any) -> list[list[Any]]:
+    """The bookmarks that lead to pages: title, level from 1, index of the page."""
+    entries: list[list[Any]] = []
+    try:
+        for item in itertools.islice(pdf.get_toc(max_depth=_MAX_OUTLINE_DEPTH), _MAX_OUTLINE):
+            # Its fifth version made methods of what were fields.
+            if hasattr(item, "get_title"):
+                target = item.get_dest()
+                title, index = item.get_title(), target.get_index() if target else None
+            else:
+                title, index = item.title, item.page_index
+            title = " ".join((title or "").split())[:_MAX_TITLE_CHARS]
+            if title and index is not None and index >= 0:
+                entries.append([title, item.level + 1, index])
+    # A broken outline costs the rest of it, not the pages.
+    except Exception:
+        return entries
+    return entries
 
 
 def _read_page(pdf: Any, index: int) -> dict[str, Any]:
@@ -172,7 +148,28 @@ def _page_text(page: Any, textpage: Any) -> str:
     # A box of next to nothing is a mistake, not a crop.
     if cropped and right - left > 0.1 * width and top - bottom > 0.1 * height:
         return textpage.get_text_bounded(left - 3, bottom - 3, right + 3, top + 3)
-    return textpage.get_text_range()
+    return _in_columns(textpage) or textpage.get_text_range()
+
+
+def _in_columns(textpage: Any) -> str:
+    """The text of two mixed columns in reading order; empty when the page has none."""
+    if textpage.count_chars() < _MIN_COLUMN_CHARS:
+        return ""
+    count = textpage.count_rects()
+    if count > _MAX_OBJECTS:
+        return ""
+    boxes = [textpage.get_rect(index) for index in range(count)]
+    lines = reading_order(boxes)
+    if lines is None:
+        return ""
+    texts = [" ".join(_box_text(textpage, boxes[at]) for at in line) for line in lines]
+    # pdfium marks hyphens at line ends only in text that it puts in order itself.
+    return "\n".join(re.sub(r"(?<=[a-z])-$", HYPHEN_MARK, text) for text in texts)
+
+
+def _box_text(textpage: Any, box: Box) -> str:
+    left, bottom, right, top = box
+    return " ".join(textpage.get_text_bounded(left, bottom, right, top).split())
 
 
 def _unmapped(textpage: Any) -> float:
@@ -230,17 +227,17 @@ def _serve_extras(
         if text and is_garbled(text, again[index]):
             text = None
         if fields or (text and text.strip()):
-            _emit(out, event="extra", index=index, text=text, fields=fields)
+            emit(out, event="extra", index=index, text=text, fields=fields)
 
 
 def _serve_pypdf(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
     """The whole file by pypdf, which repairs some that pdfium gives up on."""
     reader = pdf_second.open_reader(data, request["password"])
     if reader is None:
-        _emit(out, event="error", code="password", message="")
+        emit(out, event="error", code="password", message="")
         return
     num_pages = len(reader.pages)
-    _emit(out, event="open", pages=num_pages)
+    emit(out, event="open", pages=num_pages)
     labels = pdf_second.page_labels(reader, num_pages)
     for index in range(request["first_page"], num_pages):
         try:
@@ -249,7 +246,7 @@ def _serve_pypdf(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
         except Exception:
             text = None
         garbled = text is not None and is_garbled(text, 0.0)
-        _emit(
+        emit(
             out,
             event="page",
             index=index,
@@ -259,7 +256,7 @@ def _serve_pypdf(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
             image_share=0.0,
             objects=0,
         )
-    _emit(out, event="end", xfa=False)
+    emit(out, event="end", xfa=False)
 
 
 if __name__ == "__main__":

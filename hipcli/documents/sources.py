@@ -4,7 +4,16 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 
-from hipcli.documents import files, notebook_reader, pdf_reader, skip_rules, text_reader
+from hipcli.documents import (
+    files,
+    html_reader,
+    notebook_reader,
+    office_reader,
+    pdf_reader,
+    secrets,
+    skip_rules,
+    text_reader,
+)
 from hipcli.documents.content import Content, Hints
 from hipcli.documents.document import Corpus, Document, Warning_
 from hipcli.documents.items import STDIN, Item, expand
@@ -23,6 +32,8 @@ READERS: dict[str, Callable[[bytes, Hints], Content]] = {
     "code": text_reader.read,
     "notebook": notebook_reader.read,
     "pdf": pdf_reader.read,
+    "html": html_reader.read,
+    **{kind: office_reader.reader(kind) for kind in ("docx", "pptx", "xlsx", "epub")},
 }
 
 
@@ -59,6 +70,7 @@ def _read(items: list[Item], options: ReadOptions, progress: Progress | None) ->
         document, found = _read_item(item, options)
         inputs.append(document)
         warnings += found
+    warnings += secrets.secret_warnings(inputs)
     documents = tuple(document for document in inputs if document.text)
     corpus = Corpus(documents, tuple(inputs), tuple(warnings))
     if not documents:
@@ -124,6 +136,7 @@ def _read_data(data: bytes, item: Item, options: ReadOptions) -> tuple[Document,
         code=content.warnings[0][0] if content.partial else "",
         reason="; ".join(why for _, why in content.warnings),
         hint="",
+        outline=content.outline,
     )
     return document, warnings
 

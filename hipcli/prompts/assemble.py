@@ -215,6 +215,7 @@ class _Builder:
                 start_token=self.starts[index],
                 end_token=self.ends[index],
                 text_tokens=self.text_tokens[index],
+                outline=document.outline,
             )
             for index, document in enumerate(self.corpus.documents)
         )

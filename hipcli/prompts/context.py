@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hipcli.documents import OutlineEntry
 from hipcli.engine.errors import SessionError
 from hipcli.prompts.packing import pack, unpack
 
@@ -25,6 +26,7 @@ class DocumentSpan:
         start_token: where its opening delimiter starts.
         end_token: where its closing delimiter ends.
         text_tokens: how many of these tokens are its text, without delimiters and page marks.
+        outline: sections that the file itself names (title, level, page); empty for most.
     """
 
     name: str
@@ -34,6 +36,7 @@ class DocumentSpan:
     start_token: int
     end_token: int
     text_tokens: int
+    outline: tuple[OutlineEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +239,8 @@ def _document_record(document: DocumentSpan) -> dict[str, Any]:
         "sha256": document.sha256,
         "tokens": [document.start_token, document.end_token, document.text_tokens],
     }
+    if document.outline:
+        record["outline"] = [[entry.title, entry.level, entry.page] for entry in document.outline]
     try:
         document.path.encode("utf-8")
     except UnicodeEncodeError:
@@ -250,6 +255,7 @@ def _document_span(record: dict[str, Any]) -> DocumentSpan:
     if path is None:
         path = os.fsdecode(bytes.fromhex(record["path_hex"]))
     start, end, text_tokens = record["tokens"]
+    outline = tuple(OutlineEntry(*entry) for entry in record.get("outline", ()))
     return DocumentSpan(
-        record["name"], path, record["kind"], record["sha256"], start, end, text_tokens
+        record["name"], path, record["kind"], record["sha256"], start, end, text_tokens, outline
     )

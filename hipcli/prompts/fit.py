@@ -1,5 +1,6 @@
 """Making a context fit: what of the documents is left out when the user allowed it."""
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -152,11 +153,8 @@ class _Plan:
         is_text = np.zeros(len(mask), dtype=bool)
         is_text[self.text] = True
         return tuple(
-            DocumentSpan(
-                name=document.name,
-                path=document.path,
-                kind=document.kind,
-                sha256=document.sha256,
+            replace(
+                document,
                 start_token=int(places[document.start_token]),
                 end_token=int(places[document.end_token]),
                 text_tokens=int((mask & is_text)[document.start_token : document.end_token].sum()),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hipcli.documents import Corpus, Document, Page
+from hipcli.documents import Corpus, Document, Page, unit_of
 
 # Wording chosen with the default model (135M parameters, greedy, ten questions about four short
 # files): instruction after the question 8 right; only before the documents 5; tags instead of
@@ -66,10 +66,12 @@ def page_mark(kind: str, page: Page) -> str:
     Args:
         kind: the kind of the document.
     """
-    if kind == "notebook":
-        return f"[cell {page.number}, {page.label}]"
-    label = f", printed as {' '.join(page.label.split())}" if page.label else ""
-    return f"[page {page.number}{label}]"
+    label = " ".join((page.label or "").split())
+    if not label:
+        return f"[{unit_of(kind)} {page.number}]"
+    if kind == "pdf":
+        return f"[page {page.number}, printed as {label}]"
+    return f"[{unit_of(kind)} {page.number}, {label}]"
 
 
 def choose_tag(documents: Iterable[Document]) -> str:

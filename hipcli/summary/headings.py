@@ -18,6 +18,8 @@ _CHAPTER = re.compile(
 _NUMBERED = re.compile(r"\s*((?:\d{1,2}|[A-Z])(?:\.\d{1,2})?)\.?\s+([A-Z][^.!?:;]{2,70}?)\s*")
 # A line of a table of contents ends with its page, often behind dots.
 _LISTED = re.compile(r".*(\.{3,}|\s{2,}|…)\s*([0-9]+|[ivxl]+)\s*", re.IGNORECASE)
+# Kinds whose headings are marked as in Markdown, those that a reader marked included.
+_MARKED = ("markdown", "html", "docx", "epub", "pptx")
 # Some page of a document may list all headings; a page of text has a few.
 _MAX_A_PAGE = 5
 
@@ -42,9 +44,9 @@ def find_headings(lines: Sequence[str], kind: str) -> list[Heading]:
 
     Args:
         lines: without line ends.
-        kind: of the document: "markdown", "pdf", "text"; other kinds have none.
+        kind: of the document; code, notebooks and sheets have none.
     """
-    if kind == "markdown":
+    if kind in _MARKED:
         return _of_markdown(lines)
     if kind == "pdf":
         found = [*_of_chapters(lines, alone=False), *_numbered(lines)]

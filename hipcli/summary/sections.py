@@ -10,9 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from hipcli.documents import PAGED_KINDS, unit_of
 from hipcli.formatting import plural
 from hipcli.prompts import Context, DocumentSpan, TextSpan
-from hipcli.summary.headings import Heading, find_headings
+from hipcli.summary.headings import Heading, find_headings, title
 
 # A pass over a section costs a question; more than this many would take longer than reading.
 MAX_SECTIONS = 96
@@ -73,7 +74,7 @@ def label(context: Context, section: Section) -> str:
 def place(context: Context, section: Section) -> str:
     """`pages 3-7` or `lines 1-40`."""
     kind = context.documents[section.document].kind
-    noun = {"pdf": "page", "notebook": "cell"}.get(kind, "line")
+    noun = unit_of(kind) if kind in PAGED_KINDS else "line"
     if section.first == section.last:
         return f"{noun} {section.first}"
     return f"{noun}s {section.first}-{section.last}"
@@ -106,8 +107,8 @@ def _starts(
     context: Context, document: DocumentSpan, spans: Sequence[TextSpan]
 ) -> Iterator[tuple[int, str]]:
     """Tokens at which sections begin, and their titles: of the highest level that divides."""
-    found: list[tuple[int, Heading]] = []
-    for span in spans:
+    found = list(_outlined(document, spans))
+    for span in [] if len(found) > 1 else spans:
         text = context.decode(context.ids[span.start_token : span.end_token].tolist())
         for heading in find_headings(text.split("\n"), document.kind):
             found.append((_token_of_line(context, span, heading.line), heading))
@@ -118,6 +119,14 @@ def _starts(
         if len(chosen) > 2 or deepest == levels[-1]:
             yield from ((token, heading.title) for token, heading in chosen)
             return
+
+
+def _outlined(document: DocumentSpan, spans: Sequence[TextSpan]) -> Iterator[tuple[int, Heading]]:
+    """The sections that the document's own outline names, each from the start of its page on."""
+    for entry in sorted(document.outline, key=lambda entry: entry.page):
+        span = next((span for span in spans if (span.page or 0) >= entry.page), None)
+        if span is not None:
+            yield span.start_token, Heading(0, entry.level, title(entry.title))
 
 
 def _token_of_line(context: Context, span: TextSpan, line: int) -> int:

@@ -134,13 +134,15 @@ def test_what_is_left_out_and_why(place: Path) -> None:
         "data.bin": "binary",
         "empty.txt": "empty",
         "blank.txt": "blank",
-        "page.html": "not_supported",
-        "paper.docx": "not_supported",
+        "page.html": "blank",
+        "paper.docx": "archive",
         "weights.bin": "lfs_pointer",
     }
     assert reasons(read(place))["bundle.js"] == "minified"
     # Files left out of a folder on purpose are no reason to warn, or to fail with strict.
-    assert corpus.warnings == ()
+    (warning,) = corpus.warnings
+    assert warning.code == "secrets_skipped"
+    assert "bag, deploy, id_ed25519, prod.env, server.pem" in warning.message
     assert names(read(place, max_file_bytes=5000, strict=True)) == names(corpus)
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hipcli.documents import pdf_process, pdf_reader
+from hipcli.documents import child_process, pdf_reader
 from hipcli.documents.content import Hints
 from hipcli.documents.options import PdfLimits
 from hipcli.documents.refusal import Refusal
@@ -125,10 +125,12 @@ def test_child_is_gone_when_reading_is_broken_off() -> None:
         started.append(popen(*args, **kwargs))  # type: ignore[call-overload]
         return started[-1]
 
-    request = pdf_process.WorkerRequest(data, None, "pdfium", 0, PdfLimits(), time.monotonic() + 60)
+    request = child_process.WorkerRequest(
+        data, None, "pdfium", 0, PdfLimits(), time.monotonic() + 60
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", remember)
-        events = pdf_process.worker_events(request)
+        events = child_process.worker_events(request)
         assert next(events) == {"event": "ready"}
         events.close()
     assert started[0].poll() is not None

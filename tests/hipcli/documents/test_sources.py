@@ -200,12 +200,12 @@ def test_kinds(name: str, data: bytes, kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "code"),
     [
-        ("a.html", b"<html>", "not_supported"),
-        ("a.epub", b"PK\x03\x04mimetypeapplication/epub+zip", "not_supported"),
-        ("unnamed", b"PK\x03\x04....word/document.xml", "not_supported"),
+        ("a.odt", b"PK\x03\x04mimetypeapplication/vnd.oasis.opendocument.text", "not_supported"),
         ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "not_supported"),
-        ("a.zip", b"PK\x03\x04", "not_supported"),
-        ("a.gz", b"\x1f\x8b\x08", "binary"),
+        ("a.zip", b"PK\x03\x04", "archive"),
+        ("a.zip", b"PK\x03\x04....word/notes.txt", "archive"),
+        ("a.gz", b"\x1f\x8b\x08", "archive"),
+        ("a.tar", b"a.txt".ljust(257, b"\0") + b"ustar\0", "archive"),
         ("a.pdf", b"\0" * 500, "pdf_damaged"),
         ("a.pdf", b"<!---->" * 500, "pdf_damaged"),
         ("a.pdf", b"version https://git-lfs.github.com/spec/v1\n", "lfs_pointer"),

@@ -1,4 +1,4 @@
-"""The child process that reads a PDF, seen from the parent: its events, or how it ended."""
+"""The child process that reads a foreign file, seen from the parent: its events, or its end."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from hipcli.documents.options import PdfLimits
 
@@ -28,28 +28,30 @@ class WorkerRequest:
     """What a child is asked for.
 
     Args:
-        engine: "pdfium" (with pypdf's help), or "pypdf" alone.
+        engine: "pdfium" (with pypdf's help), "pypdf" alone, or a kind that `module` reads.
         first_page: 0-based.
         deadline: `time.monotonic()` at which reading must have ended.
+        module: of `hipcli.documents`, what the child runs.
     """
 
     data: bytes
     password: str | None
-    engine: Literal["pdfium", "pypdf"]
+    engine: str
     first_page: int
     limits: PdfLimits
     deadline: float
+    module: str = "pdf_worker"
 
 
 def worker_events(request: WorkerRequest) -> Iterator[dict[str, Any]]:
-    """The events of `hipcli.documents.pdf_worker`, as they come; the child never outlives this.
+    """The events of a module such as `pdf_worker`, as they come; the child never outlives this.
 
     Raises:
         WorkerDied: it crashed, ran out of memory or time, or sent too much.
     """
     flags = ["-P"] if sys.version_info >= (3, 11) else []
     process = subprocess.Popen(
-        [sys.executable, *flags, "-m", "hipcli.documents.pdf_worker"],
+        [sys.executable, *flags, "-m", f"hipcli.documents.{request.module}"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -155,11 +157,11 @@ def _too_slow(patience_s: float, left_s: float, limits: PdfLimits) -> str:
 def _how_it_ended(process: "subprocess.Popen[bytes]") -> str:
     code = process.wait()
     if code >= 0:
-        return f"the PDF reader ended with exit code {code}"
+        return f"its reader ended with exit code {code}"
     if -code == getattr(signal, "SIGXCPU", None):
         return "took too much processor time"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"the PDF reader crashed ({name})"
+    return f"its reader crashed ({name})"
