@@ -42,6 +42,7 @@ class Answer:
 
     def __init__(self, inquiry: Inquiry, question: str, warnings: list[dict[str, str]]) -> None:
         self._inquiry = inquiry
+        self._question = question
         self._warnings = warnings
         self._started_s = time.perf_counter()
         self._events = inquiry.ask(question)
@@ -64,8 +65,8 @@ class Answer:
     def _finish(self, result: Result) -> None:
         if result.finish_reason == "interrupted":
             raise KeyboardInterrupt
-        findings = self._inquiry.findings(result)
-        self._document = self._inquiry.document(result, findings, self._warnings, self._started_s)
+        grounds = self._inquiry.grounds(self._question, result)
+        self._document = self._inquiry.document(result, grounds, self._warnings, self._started_s)
 
     @property
     def text(self) -> str:
@@ -76,6 +77,11 @@ class Answer:
     def evidence(self) -> list[dict[str, Any]]:
         """The passages it rests on, best first: path, page, line_start, line_end, score, text."""
         return list(self.document["evidence"])
+
+    @property
+    def citations(self) -> list[dict[str, Any]]:
+        """Verified places in the documents: path, page, page_label, line_start, line_end, quote."""
+        return [row for row in self.document["citations"] if row["verified"]]
 
     @property
     def document(self) -> dict[str, Any]:

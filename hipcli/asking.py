@@ -88,6 +88,7 @@ class AskRun(Run):
     Args:
         asked: what is asked, about what.
         converse: True to let the session keep question and answer.
+        page: where the page of `--open-evidence` goes; None for no page.
     """
 
     def __init__(
@@ -97,10 +98,12 @@ class AskRun(Run):
         asked: Asked,
         sink: Sink,
         converse: bool = False,
+        page: Sink | None = None,
     ) -> None:
         super().__init__(console, settings, sink, "ask")
         self._asked = asked
         self._converse = converse
+        self._page = page
 
     def _work(self, view: ProgressView) -> int:
         question, key = self._asked.question, self._asked.session
@@ -134,11 +137,17 @@ class AskRun(Run):
         if result.finish_reason == "interrupted" and self._settings.output_format == "text":
             # Half an answer on the screen speaks for itself; in a file it must not stand.
             raise KeyboardInterrupt
-        findings = inquiry.findings(result)
+        question = self._asked.question
+        grounds = inquiry.grounds(question, result)
         if self._converse and result.finish_reason != "interrupted":
-            inquiry.keep_turn(self._asked.question, result)
-        document = inquiry.document(result, findings, self._warnings, self._started_s)
-        self._report.result(document, findings)
+            inquiry.keep_turn(question, result)
+        document = inquiry.document(result, grounds, self._warnings, self._started_s)
+        self._report.result(document, grounds.citations)
+        if self._page is not None:
+            from hipcli.evidence_page import evidence_page
+
+            context = inquiry.material.context
+            self._page.write(evidence_page(question, result.answer, context, grounds))
         self._summarise(result)
         return ExitCode.INTERRUPTED if result.finish_reason == "interrupted" else ExitCode.OK
 

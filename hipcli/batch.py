@@ -144,9 +144,9 @@ class BatchRun(Run):
             self._code = ExitCode.INTERRUPTED
             if is_text:
                 raise KeyboardInterrupt
-        findings = inquiry.findings(result)
-        document = inquiry.document(result, findings, self._warnings, began_s)
+        grounds = inquiry.grounds(question.text, result)
+        document = inquiry.document(result, grounds, self._warnings, began_s)
         document = {**about, **document}
         self._answers.append(document)
         if settings.output_format != "json":
-            self._report.result(document, findings)
+            self._report.result(document, grounds.citations)

@@ -13,10 +13,11 @@ from hipcli.engine.errors import DoesNotFitError, HipError
 from hipcli.engine.events import Result
 from hipcli.exit_codes import ExitCode
 from hipcli.formatting import count, duration, plural
+from hipcli.grounds import Citation
 from hipcli.inquiry import Inquiry, shown
 from hipcli.output import Sink
 from hipcli.progress import ProgressView
-from hipcli.report import Finding, Report, footnotes
+from hipcli.report import Report, footnotes
 from hipcli.settings import Settings
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class ChatRun(Run):
         self._session = session
         self._lines = lines
         self._results: list[Result] = []
-        self._findings: list[Finding] = []
+        self._citations: tuple[Citation, ...] = ()
         self._code = ExitCode.OK
 
     def _work(self, view: ProgressView) -> int:
@@ -106,9 +107,10 @@ class ChatRun(Run):
                 raise
             return
         self._results.append(result)
-        self._findings = inquiry.findings(result)
-        document = inquiry.document(result, self._findings, self._warnings, began_s)
-        self._report.result(document | {"question": question}, self._findings)
+        grounds = inquiry.grounds(question, result)
+        self._citations = grounds.citations
+        document = inquiry.document(result, grounds, self._warnings, began_s)
+        self._report.result(document | {"question": question}, self._citations)
         if result.finish_reason != "interrupted":
             self._keep(question, result)
         elif not self._forgiven():
@@ -171,10 +173,12 @@ class ChatRun(Run):
             self._console.line(f"{name:7s} {what}")
 
     def _cite(self, _: str) -> None:
-        if not self._findings:
+        notes = footnotes(self._citations)
+        if not notes:
             self._console.line("no passages: nothing was answered from any yet")
-        for line in footnotes(self._findings):
-            self._console.line(line)
+        for note in notes:
+            for line in note.splitlines():
+                self._console.line(line)
 
     def _save(self, name: str) -> None:
         if not name:

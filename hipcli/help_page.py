@@ -18,6 +18,8 @@ _OWN = {
     "focus": "Summary",
     "count": "Shown",
     "text": "Shown",
+    "tree": "Shown",
+    "open_evidence": "Answer",
 }
 _SECTION_OF = {option.name: title for title, group in SECTIONS.items() for option in group}
 _SECTION_OF |= {option.name: "Evaluation" for option in EVAL} | _OWN

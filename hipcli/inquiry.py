@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hipcli import opening, stale
+from hipcli import opening, options, stale
 from hipcli.arguments import Sources
 from hipcli.checks import check_settings
 from hipcli.console import Console
@@ -20,9 +20,10 @@ from hipcli.conversation import Turn, as_record, keep, turns_of
 from hipcli.engine.errors import DamagedSessionError, DoesNotFitError
 from hipcli.engine.events import Event, Result
 from hipcli.formatting import count, plural
+from hipcli.grounds import Finding, Grounds
 from hipcli.material import Material, Room, from_corpus, from_session, refuse_own_output
 from hipcli.progress import ProgressView
-from hipcli.report import Finding, ask_document, warning_row
+from hipcli.report import ask_document, warning_row
 from hipcli.settings import Settings
 
 if TYPE_CHECKING:
@@ -240,10 +241,20 @@ class Inquiry:
             for passage in self.material.context.locate(evidence.start_token, evidence.end_token)
         ]
 
+    def grounds(self, question: str, result: Result) -> Grounds:
+        """Where the answer to `question` comes from, looked up in the documents."""
+        # It searches with numpy; a command that asks nothing does not wait for that.
+        from hipcli.citations import find_citations
+
+        findings = self.findings(result)
+        context = self.material.context
+        citations = find_citations(question, result.answer, context, findings)
+        return Grounds(tuple(findings), tuple(citations))
+
     def document(
         self,
         result: Result,
-        findings: Sequence[Finding],
+        grounds: Grounds,
         warnings: Sequence[dict[str, str]],
         started_s: float,
     ) -> dict[str, Any]:
@@ -251,7 +262,7 @@ class Inquiry:
         timings = {"ingest_s": 0.0, "tokenize_s": 0.0} | self.timings
         timings["total_s"] = time.perf_counter() - started_s
         description = self.engine.description
-        document = ask_document(result, self.material, findings, description, timings, warnings)
+        document = ask_document(result, self.material, grounds, description, timings, warnings)
         document["session"] |= {"stale": self.stale, "turns": len(self.turns)}
         return document
 
@@ -275,7 +286,8 @@ class Inquiry:
         corpus = read_sources(
             sources.names, self.settings.read_options(sources.stdin), view.reading
         )
-        refuse_own_output(corpus, self.settings.values["output"])
+        for option in ("output", "open_evidence"):
+            refuse_own_output(corpus, self.settings.values.get(option), options.flag(option))
         for warning in corpus.warnings:
             self._warn(warning_row(warning.code, warning.message, warning.path))
         self.timings["ingest_s"] = time.perf_counter() - begun_s

@@ -149,11 +149,11 @@ def input_rows(corpus: "Corpus", counts: list[int]) -> tuple[dict[str, Any], ...
     )
 
 
-def refuse_own_output(corpus: "Corpus", output: Path | None) -> None:
+def refuse_own_output(corpus: "Corpus", output: Path | None, flag: str) -> None:
     """An answer must not replace a document it is about.
 
     Raises:
-        UsageError: the file named by `-o` is one of the documents.
+        UsageError: the file named by the option `flag` is one of the documents.
     """
     if output is None or not output.is_file():
         return
@@ -161,5 +161,5 @@ def refuse_own_output(corpus: "Corpus", output: Path | None) -> None:
         path = Path(document.path)
         if path.exists() and path.samefile(output):
             raise UsageError(
-                f"-o {output} would replace a document that is read", "name another file"
+                f"{flag} {output} would replace a document that is read", "name another file"
             )

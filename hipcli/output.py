@@ -54,8 +54,11 @@ class FileSink:
 
 
 @contextmanager
-def open_sink(console: Console, path: Path | None) -> Iterator[Sink]:
+def open_sink(console: Console, path: Path | None, flag: str = "-o") -> Iterator[Sink]:
     """stdout when `path` is None or `-`, else the file, which appears when the block ends well.
+
+    Args:
+        flag: the option that names `path`.
 
     Raises:
         UsageError: `path` is a folder, or its folder does not exist or refuses new files; said
@@ -73,7 +76,7 @@ def open_sink(console: Console, path: Path | None) -> Iterator[Sink]:
         stream = partial.open("wb" if in_place else "xb")
     except OSError as error:
         raise UsageError(
-            f"cannot write {path}: {error.strerror}", "check the path given to -o"
+            f"cannot write {path}: {error.strerror}", f"check the path given to {flag}"
         ) from error
     sink = FileSink()
     try:

@@ -3,11 +3,13 @@
 import resource
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from hipcli.documents import unit_of
 from hipcli.engine.errors import HipError
 from hipcli.engine.events import Progress, Result
+from hipcli.grounds import Citation, Finding, Grounds, citation_row
 from hipcli.material import Material
 from hipcli.output import SCHEMA_VERSION, AnswerWriter, Sink, error_row
 
@@ -23,14 +25,6 @@ _MEMORY = (
     "peak_device_bytes",
 )
 _PROGRESS = ("phase", "done_tokens", "cached_tokens", "total_tokens", "tokens_per_s", "eta_s")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A passage the answer rests on. `score` is its log vote relative to the best one's."""
-
-    passage: "Passage"
-    score: float
 
 
 class Report:
@@ -77,7 +71,7 @@ class Report:
         if self._has_text:
             self._answer.finish()
 
-    def result(self, document: dict[str, Any], findings: Sequence[Finding]) -> None:
+    def result(self, document: dict[str, Any], citations: Sequence[Citation]) -> None:
         """Completes the output; nothing may follow."""
         if self._format == "json":
             self._sink.write_json(document)
@@ -86,19 +80,21 @@ class Report:
             if not self._has_text:
                 self._answer.write(document["answer"])
             self._answer.finish()
-            if self._cite and findings:
-                self._sink.write("\n" + "".join(footnotes(findings)))
+            notes = footnotes(citations) if self._cite else []
+            if notes:
+                self._sink.write("\n" + "".join(notes))
 
     def _event(self, name: str, **fields: Any) -> None:
         if self._format == "jsonl":
             self._sink.write_json({"event": name, **self._labels, **fields})
 
 
-def footnotes(findings: Sequence[Finding]) -> list[str]:
-    """A line for each passage: its number and place."""
+def footnotes(citations: Sequence[Citation]) -> list[str]:
+    """Two lines for each verified citation: its number and place, and what stands there."""
+    verified = [(citation, citation.passage) for citation in citations if citation.passage]
     return [
-        f"[{number}] {place_in_words(finding.passage)}\n"
-        for number, finding in enumerate(findings, start=1)
+        f"[{number}] {place_in_words(passage)}\n    {citation.line_start}: {citation.quote}\n"
+        for number, (citation, passage) in enumerate(verified, start=1)
     ]
 
 
@@ -109,17 +105,16 @@ def place_in_words(passage: "Passage") -> str:
         lines = f"lines {passage.line_start}-{passage.line_end}"
     if passage.page is None:
         return f"{passage.name}, {lines}"
-    if passage.kind == "notebook":
-        return f"{passage.name}, cell {passage.page}, {lines}"
-    label = passage.page_label
+    # The label of a notebook's cell is "code" or "markdown", which tells nobody where it is.
+    label = None if passage.kind == "notebook" else passage.page_label
     printed = f" ({label})" if label and label != str(passage.page) else ""
-    return f"{passage.name}, page {passage.page}{printed}, {lines}"
+    return f"{passage.name}, {unit_of(passage.kind)} {passage.page}{printed}, {lines}"
 
 
 def ask_document(
     result: Result,
     material: Material,
-    findings: Sequence[Finding],
+    grounds: Grounds,
     description: Mapping[str, Any],
     timings: Mapping[str, float],
     warnings: Sequence[Mapping[str, str]],
@@ -129,7 +124,7 @@ def ask_document(
     Args:
         result: the engine's last event.
         material: what was asked about.
-        findings: the passages the heads voted for, best first.
+        grounds: where the answer comes from.
         description: the engine's `model` and `method`.
         timings: seconds measured outside the engine: ingest_s, tokenize_s, total_s.
         warnings: rows of code, message, path.
@@ -152,8 +147,8 @@ def ask_document(
         },
         "timings": {name: round(seconds, 4) for name, seconds in measured.items()},
         "memory": memory,
-        "citations": [],
-        "evidence": [evidence_row(finding) for finding in findings],
+        "citations": [citation_row(citation) for citation in grounds.citations],
+        "evidence": [evidence_row(finding) for finding in grounds.findings],
         "inputs": list(material.inputs),
         "session": asdict(result.session),
         "warnings": list(warnings),

@@ -13,7 +13,7 @@ from hipcli.output import open_sink
 from hipcli.settings import Settings, takes
 
 
-@takes(*options.SECTIONS.values())
+@takes(*options.SECTIONS.values(), options.EVIDENCE)
 def ask(
     context: typer.Context,
     words: Annotated[list[str] | None, typer.Argument(metavar='SOURCE... "QUESTION"')] = None,
@@ -62,6 +62,9 @@ def ask(
     if converse and (values["no_cache"] or batch is not None):
         other = "--batch" if batch is not None else "--no-cache"
         raise UsageError(f"--continue and {other} exclude one another", "give one of them")
+    target = values["open_evidence"]
+    if target is not None and (batch is not None or str(target) == "-"):
+        raise UsageError("--open-evidence is a file for one answer", "give it a name, one question")
     console, listed = context.obj, (values["files_from"], values["null"])
     if batch is not None:
         if question_file is not None:
@@ -72,5 +75,9 @@ def ask(
         with open_sink(console, values["output"]) as sink:
             return BatchRun(console, settings, questions, sink).run()
     asked = arguments.read_asked(console, words or [], resume, question_file, *listed)
-    with open_sink(console, values["output"]) as sink:
-        return AskRun(console, settings, asked, sink, converse).run()
+    with (
+        open_sink(console, values["output"]) as sink,
+        open_sink(console, target, options.flag("open_evidence")) as page,
+    ):
+        shown = None if target is None else page
+        return AskRun(console, settings, asked, sink, converse, shown).run()

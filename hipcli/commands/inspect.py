@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hipcli import arguments, counting, formatting
+from hipcli import arguments, counting, formatting, token_tree
 from hipcli.checks import check_reading
 from hipcli.console import Console
 from hipcli.engine.errors import ModelError
@@ -54,12 +54,16 @@ def inspect(
     text: Annotated[
         bool, typer.Option("--text", help="Print the text that the model would get, and stop.")
     ] = False,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Show which folders and files the tokens go to.")
+    ] = False,
 ) -> int:
     """Show what would be read: files, pages, tokens, encodings, and what is left out and why.
 
     \b
     hip inspect book.pdf
     hip inspect src/ --count words
+    hip inspect . --tree
     hip inspect report.pdf --text | less
     hip inspect . --json | jq .totals
     """
@@ -78,8 +82,13 @@ def inspect(
             sink.write(render(corpus))
             return 0
         document = _document(corpus, _count(console, settings, corpus), settings.cache_root)
+        unit = "words" if document["unit"] == "words" else "tokens"
+        root = token_tree.build(document["inputs"], unit) if tree else None
         if settings.output_format == "json":
-            sink.write_json(document)
+            shown = {"tree": token_tree.as_record(root, unit)} if root is not None else {}
+            sink.write_json(document | shown)
+        elif root is not None:
+            sink.write(token_tree.render(root, unit))
         else:
             sink.write(_page(document))
     return 0

@@ -14,6 +14,7 @@ from hipcli.console import Console
 from hipcli.engine.config import CacheConfig, GenerationConfig
 from hipcli.engine.events import Event, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
+from hipcli.grounds import Grounds
 from hipcli.inquiry import Inquiry, shown
 from hipcli.output import Sink
 from hipcli.progress import ProgressView
@@ -238,7 +239,7 @@ class SummarizeRun(Run):
         inquiry, material = self._inquiry, self._inquiry.material
         fit = inquiry.settings.values["fit"]
         done = [part.section for part in summary.parts if part.finish_reason != NOT_WRITTEN]
-        document = inquiry.document(opened, [], self._warnings, self._started_s)
+        document = inquiry.document(opened, Grounds((), ()), self._warnings, self._started_s)
         document["answer"] = as_text(summary, material.context, per)
         document["finish_reason"] = "stop"
         document["usage"]["generated_tokens"] = self._generated_tokens

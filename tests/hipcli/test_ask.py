@@ -135,7 +135,7 @@ def test_cite_lists_places_after_a_blank_line(book: str) -> None:
     start += text.index("This is line 3.")
     evidence = (Evidence(start, start + len("This is line 3.\nThis"), 0.0),)
     outcome = run_hip("ask", book, QUESTION, "--cite", engine=FakeEngine(evidence=evidence))
-    assert outcome.out == "It was Ada.\n\n[1] book.txt, lines 3-4\n"
+    assert outcome.out == "It was Ada.\n\n[1] book.txt, lines 3-4\n    3: This is line 3.\n"
     row = run_hip("ask", book, QUESTION, "--json", engine=FakeEngine(evidence=evidence)).json
     assert row["evidence"] == [
         {
