@@ -20,6 +20,8 @@ _GUTTER_RANGE = (0.3, 0.7)
 _GUTTER_STEPS = 41
 # Lines that may cross it: titles, footers, figures.
 _MAX_CROSSING = 0.25
+# Between columns, in heights of a line.
+_MIN_GAP = 0.8
 # How much of its column the usual line of prose fills.
 _MIN_FILL = 0.6
 
@@ -44,9 +46,14 @@ def reading_order(boxes: Sequence[Box]) -> list[list[int]] | None:
     # Drawn one column after the other, the side changes once or, around figures, a few times.
     if min(len(left), len(right)) < _MIN_LINES or switches < min(len(left), len(right)) / 2:
         return None
+    across = _lines(boxes, [at for at, side in enumerate(sides) if not side])
+    # Where every word is a box of its own, few boxes cross a place, but most lines do.
+    if len(across) > _MAX_CROSSING * (len(across) + max(len(left), len(right))):
+        return None
+    if not _is_wide(boxes, left, right):
+        return None
     if not (_is_prose(boxes, left) and _is_prose(boxes, right)):
         return None
-    across = _lines(boxes, [at for at, side in enumerate(sides) if not side])
     return _joined(boxes, left, right, across)
 
 
@@ -89,6 +96,20 @@ def _lines(boxes: Sequence[Box], chosen: Sequence[int]) -> list[list[int]]:
     return [sorted(line, key=lambda at: boxes[at][0]) for line in lines]
 
 
+def _is_wide(
+    boxes: Sequence[Box], left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]
+) -> bool:
+    """Whether the columns are further apart than the words of a line."""
+    ends = sorted(max(boxes[at][2] for at in line) for line in left)
+    start = median(boxes[line[0]][0] for line in right)
+    # A few lines may stick out.
+    return start - ends[int(0.9 * (len(ends) - 1))] >= _MIN_GAP * _height(boxes, left)
+
+
+def _height(boxes: Sequence[Box], lines: Sequence[Sequence[int]]) -> float:
+    return median(boxes[line[0]][3] - boxes[line[0]][1] for line in lines)
+
+
 def _is_prose(boxes: Sequence[Box], lines: Sequence[Sequence[int]]) -> bool:
     """Whether the usual line fills the column that all lines together take."""
     starts = [boxes[line[0]][0] for line in lines]
@@ -96,8 +117,7 @@ def _is_prose(boxes: Sequence[Box], lines: Sequence[Sequence[int]]) -> bool:
     width = max(ends) - min(starts)
     usual = median(end - start for start, end in zip(starts, ends, strict=True))
     # A column of numbers or single words is as wide as its widest entry, and low in width.
-    height = median(boxes[line[0]][3] - boxes[line[0]][1] for line in lines)
-    return usual >= _MIN_FILL * width and width >= 10 * height
+    return usual >= _MIN_FILL * width and width >= 10 * _height(boxes, lines)
 
 
 def _joined(

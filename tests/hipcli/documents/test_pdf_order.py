@@ -1,5 +1,6 @@
 """PDFs as they are typeset: outlines, columns, running headers; the right text for each."""
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -78,6 +79,19 @@ def test_rows_of_a_table_stay_rows() -> None:
 
     lines = read(pdfs.draw(page)).text.split("\n")
     assert [line for line in lines if "Port 7" in line] == ["Port 7 700 boats"]
+
+
+def test_words_drawn_one_by_one_are_no_columns() -> None:
+    chance = random.Random(1)
+    boxes, y = [], 700.0
+    for _ in range(40):
+        x = 72.0
+        while x < 480:
+            width = chance.uniform(8, 60)
+            boxes.append((x, y, x + width, y + 10))
+            x += width + 4
+        y -= 13
+    assert reading_order(boxes) is None
 
 
 def test_columns_between_lines_across_the_page() -> None:
