@@ -3,9 +3,13 @@
 import os
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hipcli.options import EVAL, SECTIONS
+
+# Typer carries its own copy of Click, under a name that changed; this is its class of usage errors.
+PARSE_ERROR: Any = typer.BadParameter.__base__
 
 # Options that a command declares itself.
 _OWN = {
@@ -28,6 +32,14 @@ class HelpfulCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [self.options_metavar] if self.options_metavar else []
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return list(super().parse_args(ctx, args))
+        except PARSE_ERROR as error:
+            # An option without its value does not say whose option it is.
+            error.ctx = error.ctx or ctx
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _format_sections(self, ctx, formatter)
