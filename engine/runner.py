@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AttentionInterface
 
 from hipcli.engine.device import check_kv_fits
+from hipcli.engine.norms import fuse_norms
 from hipcli.engine.rope import IdentityRotary, RopeTables
 from hipcli.engine.step import KeysWritten, StepInput
 from hipcli.engine.store.pages import KVLayout, KVStore
@@ -63,6 +64,8 @@ class Runner:
         self.tables = RopeTables.of(model.model.rotary_emb, self._table_dtype(), self.device)
         model.model.rotary_emb = IdentityRotary(self.tables.rotary_dim)
         model.config._attn_implementation = "hip"
+        if self.device.type == "cuda":
+            fuse_norms(model)
         self.num_heads = config.num_attention_heads
         self.layout = KVLayout(
             num_layers=config.num_hidden_layers,

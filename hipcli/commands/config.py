@@ -25,7 +25,7 @@ def _group(context: typer.Context) -> None:
         context.fail("no command given: show or path")
 
 
-@takes(options.COUNT, *options.SECTIONS.values())
+@takes(options.COUNT, options.EVAL, *options.SECTIONS.values())
 def show(context: typer.Context) -> int:
     """Show every key of the configuration, its value, and what decided it.
 
