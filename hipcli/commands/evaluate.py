@@ -3,7 +3,6 @@
 import typer
 
 from hipcli import formatting
-from hipcli.evaluating import EvalRun, listed
 from hipcli.opening import open_engine
 from hipcli.options import (
     CACHE,
@@ -40,15 +39,17 @@ def evaluate(context: typer.Context) -> int:
     (RULER-style; the scores are not theirs). An interrupted run goes on where it stopped when
     --out names the same file.
     """
+    from hipcli.evaluating import EvalRun, listed
+
     settings = Settings.of(context)
     if settings.values["list"]:
-        _list(StdoutSink(context.obj), settings.output_format)
+        _list(StdoutSink(context.obj), settings.output_format, listed())
         return 0
     return EvalRun(context.obj, settings, StdoutSink(context.obj), open_engine).run()
 
 
-def _list(sink: StdoutSink, output_format: str) -> None:
-    kinds = listed()
+def _list(sink: StdoutSink, output_format: str, kinds: dict[str, dict[str, str]]) -> None:
+    """Shows names by kind, each with a line about it."""
     if output_format != "text":
         sink.write_json({"schema_version": SCHEMA_VERSION, **kinds})
         return

@@ -73,8 +73,8 @@ def show(context: typer.Context, name: Name = None) -> int:
     hip models show ./my-model --json
     """
     from hipcli.commands.inspect import fits_disk, kv_bytes
+    from hipcli.engine.json_object import read_json
     from hipcli.engine.models import resolve
-    from hipcli.engine.tokenizer.files import read_json
 
     settings = Settings.of(context)
     folder = resolve(name or settings.values["model"], models_dir=settings.models_dir)

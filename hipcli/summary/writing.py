@@ -109,7 +109,7 @@ class SummarizeRun(Run):
             self._view.phase(f"part {number} of {len(sections)}: {name}")
             parts.append(self._part(section, name))
             done += section.end_token - section.start_token
-            self._report.progress(Progress("summarize", done, 0, total, 0.0, None, 0))
+            self._report.progress(Progress("summarize", done, 0, total, 0.0, None))
         return tuple(parts)
 
     def _part(self, section: Section, name: str) -> Part:

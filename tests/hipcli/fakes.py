@@ -110,8 +110,8 @@ class FakeEngine:
         context = len(request.context_ids)
         print(self.noise, end="")
         yield Phase("prefill")
-        yield Progress("prefill", context // 2, 0, context, 100.0, 1.0, 4096)
-        yield Progress("prefill", context, 0, context, float("inf"), None, 4096)
+        yield Progress("prefill", context // 2, 0, context, 100.0, 1.0, kv_host_bytes=4096)
+        yield Progress("prefill", context, 0, context, float("inf"), None)
         for message in self.notices:
             yield Notice("test", message)
         yield Phase("answer")

@@ -59,12 +59,15 @@ def test_duration(seconds: float, shown: str) -> None:
 
 
 def test_progress_in_words() -> None:
-    event = Progress("prefill", 4096, 2048, 12288, 812.4, 10.0, 45 << 20)
-    assert described(event) == (
-        "reading into the model: 4,096 of 12,288 tokens (2,048 cached), 812 tok/s, 10 s left, "
-        "KV 45.0 MiB"
-    )
-    assert described(Progress("vote", 1, 0, 2, float("inf"), None, 0)).endswith("1 of 2 tokens")
+    event = Progress("prefill", 4096, 2048, 12288, 812.4, 10.0, 45 << 20, 0, 1 << 30)
+    whole = "reading: 4,096 of 12,288 tokens (2,048 cached), 812 tok/s, 10 s left"
+    assert described(event) == f"{whole}, KV 45.0 MiB GPU 1.0 GiB disk"
+    assert described(Progress("vote", 1, 0, 2, float("inf"), None)).endswith("1 of 2 tokens")
+    # What matters least is left out where there is little room.
+    assert described(event, 80) == whole
+    assert described(event, 60) == "reading: 4,096 of 12,288 tokens, 812 tok/s, 10 s left"
+    assert described(event, 45) == "reading: 4,096 of 12,288 tokens, 10 s left"
+    assert described(event, 20) == "reading: 4,096 of 12,288 tokens"
 
 
 @pytest.mark.parametrize(
