@@ -1,12 +1,14 @@
 """`--help` pages: what the command does, examples, then the options in sections."""
 
 import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hipcli.options import EVAL, SECTIONS
+from hipcli.eval_options import EVAL
+from hipcli.options import SECTIONS
 
 # Typer carries its own copy of Click, under a name that changed; this is its class of usage errors.
 PARSE_ERROR: Any = typer.BadParameter.__base__
@@ -56,6 +58,26 @@ class HelpfulGroup(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
         _format_sections(self, ctx, formatter)
+
+
+def group(about: str, commands: Mapping[str, tuple[Callable[..., int], str]]) -> typer.Typer:
+    """A group of commands; called without one, it names them.
+
+    Args:
+        about: a line for `--help`.
+        commands: by name, each with what follows its name in the usage line.
+    """
+    app = typer.Typer(cls=HelpfulGroup, rich_markup_mode=None, help=about)
+    *names, last = commands
+
+    def without_command(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            context.fail(f"no command given: {', '.join(names)} or {last}")
+
+    app.callback(invoke_without_command=True)(without_command)
+    for name, (command, usage) in commands.items():
+        app.command(name, cls=HelpfulCommand, options_metavar=usage)(command)
+    return app
 
 
 def _format_sections(command: Any, ctx: Any, formatter: Any) -> None:

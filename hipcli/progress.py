@@ -7,10 +7,10 @@ least five seconds apart. The first sign of life comes before anything slow is i
 import math
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hipcli.console import Console
+from hipcli.drawing import on_stderr
 from hipcli.engine.events import Progress
 from hipcli.formatting import count, duration, one_line, size
 
@@ -57,12 +57,7 @@ class ProgressView:
     def __enter__(self) -> "ProgressView":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def phase(self, name: str, detail: str = "") -> None:
@@ -115,19 +110,10 @@ class ProgressView:
                 self._console.line(self._text)
 
     def _start_live(self) -> None:
-        from rich.console import Console as RichConsole
         from rich.live import Live
         from rich.spinner import Spinner
 
-        rich_console = RichConsole(
-            file=self._console.stderr,
-            width=self._console.width,
-            force_terminal=True,
-            no_color=True if self._console.no_color else None,
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
+        rich_console = on_stderr(self._console)
         if rich_console.is_dumb_terminal:
             return
         self._spinner = Spinner("dots", style="cyan")

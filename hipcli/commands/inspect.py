@@ -16,9 +16,10 @@ from hipcli.engine.errors import ModelError
 from hipcli.material import input_rows
 from hipcli.options import CACHE, COUNT, JSON, MODEL, MODELS_DIR, OUTPUT, PROGRESS, READING, TALK
 from hipcli.output import SCHEMA_VERSION, open_sink
+from hipcli.parameters import takes
 from hipcli.progress import ProgressView
 from hipcli.report import warning_row
-from hipcli.settings import Settings, takes
+from hipcli.settings import Settings
 
 if TYPE_CHECKING:
     from hipcli.documents import Corpus

@@ -14,7 +14,8 @@ from hipcli.console import Console
 from hipcli.engine.config import CacheConfig, GenerationConfig
 from hipcli.engine.events import Event, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
-from hipcli.inquiry import Inquiry, shown
+from hipcli.following import shown
+from hipcli.inquiry import Inquiry
 from hipcli.output import Sink
 from hipcli.progress import ProgressView
 from hipcli.report import evidence_row
