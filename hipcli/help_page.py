@@ -13,6 +13,8 @@ from hipcli.options import SECTIONS
 # Typer carries its own copy of Click, under a name that changed; this is its class of usage errors.
 PARSE_ERROR: Any = typer.BadParameter.__base__
 
+# Characters that no first sentence has.
+_WHOLE = 1000
 # Options that a command declares itself.
 _OWN = {
     "question_file": "Question",
@@ -54,6 +56,15 @@ class HelpfulGroup(TyperGroup):
         if self.get_command(ctx, args[0]) is None and os.path.lexists(args[0]):
             ctx.fail(f'{args[0]!r} is a file, not a command; try hip ask {args[0]} "QUESTION"')
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The first sentence of each command, whole."""
+        names = self.list_commands(ctx)
+        commands = [(name, self.get_command(ctx, name)) for name in names]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(_WHOLE)) for name, command in commands]
+            )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)

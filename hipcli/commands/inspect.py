@@ -207,11 +207,10 @@ def _page(document: Mapping[str, Any]) -> str:
     ]
     header = ("PATH", "TYPE", "PAGES", unit.upper(), "SIZE", "ENCODING", "STATUS", "REASON")
     totals, cache = document["totals"], document["cache"]
-    lines = [
-        f"{formatting.plural(totals['files'], 'file')}, "
-        f"{formatting.plural(totals['pages'], 'page')}, "
-        f"{formatting.plural(totals[unit], unit[:-1])}, {formatting.size(totals['bytes'])}"
-    ]
+    # Text has no pages to speak of.
+    counted = [name for name in ("files", "pages", unit) if totals[name] or name != "pages"]
+    parts = [formatting.plural(totals[name], name[:-1]) for name in counted]
+    lines = [", ".join([*parts, formatting.size(totals["bytes"])])]
     if cache["bytes_needed"] is not None:
         verdict = "fits" if cache["fits"] else "does not fit"
         lines.append(

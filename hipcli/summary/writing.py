@@ -12,7 +12,7 @@ from hipcli.arguments import Sources
 from hipcli.asking import Run
 from hipcli.console import Console
 from hipcli.engine.config import CacheConfig, GenerationConfig
-from hipcli.engine.events import Event, Progress, Result, Token
+from hipcli.engine.events import Event, Phase, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
 from hipcli.following import shown
 from hipcli.inquiry import Inquiry
@@ -224,6 +224,9 @@ class SummarizeRun(Run):
         """One answer; raises KeyboardInterrupt when it was interrupted."""
 
         def show(event: Event) -> None:
+            if isinstance(event, Phase) and event.name != "prefill":
+                # Which part it is says more than that it is answered.
+                return
             if not isinstance(event, Token):
                 self._show_work(event, self._view)
             elif told and self._settings.output_format == "jsonl":

@@ -1,12 +1,17 @@
 """Numbers, tables and places in words."""
 
+import io
+import re
+
 import pytest
 
 from hipcli import counting, formatting
+from hipcli.console import Console
 from hipcli.engine.events import Progress
-from hipcli.progress import described
+from hipcli.progress import ProgressView, described
 from hipcli.prompts import Passage
 from hipcli.report import place_in_words
+from tests.hipcli.fakes import Terminal
 
 
 @pytest.mark.parametrize(
@@ -68,6 +73,27 @@ def test_progress_in_words() -> None:
     assert described(event, 60) == "reading: 4,096 of 12,288 tokens, 812 tok/s, 10 s left"
     assert described(event, 45) == "reading: 4,096 of 12,288 tokens, 10 s left"
     assert described(event, 20) == "reading: 4,096 of 12,288 tokens"
+
+
+@pytest.mark.parametrize(
+    ("width", "has_bar", "shown"),
+    [
+        (20, False, "reading: 123,456 o\u2026"),
+        (80, True, "reading: 123,456 of 1,048,576 tokens, 1,234 tok/s, 12 min 30 s left"),
+        (120, True, "(65,536 cached), 1,234 tok/s, 12 min 30 s left"),
+        (140, True, "12 min 30 s left, KV 4.5 GiB GPU 4.5 GiB disk"),
+    ],
+)
+def test_the_live_line_fits_its_terminal(width: int, has_bar: bool, shown: str) -> None:
+    stderr = Terminal(io.BytesIO(), "utf-8", newline="")
+    event = Progress("prefill", 123456, 65536, 1 << 20, 1234.0, 750.0, 9 << 29, 0, 9 << 29)
+    with ProgressView(Console(None, None, stderr, width=width), True) as view:
+        view.advance(event)
+    stderr.flush()
+    drawn = stderr.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    first = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn).splitlines()[0].rstrip()
+    assert first.endswith(shown) and len(first) <= width
+    assert ("\u2501" in first) == has_bar
 
 
 @pytest.mark.parametrize(
