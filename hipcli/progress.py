@@ -169,4 +169,7 @@ def described(event: Progress, width: int | None = None) -> str:
     for least in ("held", "cached", "rate", "left"):
         if width is not None and sum(map(len, pieces.values())) > width:
             pieces.pop(least, None)
-    return "".join(pieces.values())
+    line = "".join(pieces.values())
+    if width is not None and len(line) > width and event.total_tokens:
+        return f"{phase}: {event.done_tokens / event.total_tokens:.0%}"
+    return line

@@ -72,13 +72,14 @@ def test_progress_in_words() -> None:
     assert described(event, 80) == whole
     assert described(event, 60) == "reading: 4,096 of 12,288 tokens, 812 tok/s, 10 s left"
     assert described(event, 45) == "reading: 4,096 of 12,288 tokens, 10 s left"
-    assert described(event, 20) == "reading: 4,096 of 12,288 tokens"
+    assert described(event, 35) == "reading: 4,096 of 12,288 tokens"
+    assert described(event, 20) == "reading: 33%"
 
 
 @pytest.mark.parametrize(
     ("width", "has_bar", "shown"),
     [
-        (20, False, "reading: 123,456 o\u2026"),
+        (20, False, "reading: 12%"),
         (80, True, "reading: 123,456 of 1,048,576 tokens, 1,234 tok/s, 12 min 30 s left"),
         (120, True, "(65,536 cached), 1,234 tok/s, 12 min 30 s left"),
         (140, True, "12 min 30 s left, KV 4.5 GiB GPU 4.5 GiB disk"),
