@@ -80,6 +80,7 @@ class Answerer:
         context_tokens = len(self.request.context_ids)
         question = torch.tensor(self.request.question_ids)
         self.method.reset()
+        tail = self.store.tail()
         head = self._read_head(question)
         start, end = (max(0, token - head) for token in self.request.own_words)
         words = (start, end) if end > start else (0, len(question) - head)
@@ -93,7 +94,7 @@ class Answerer:
             return logits, AnswerPass(self.method)
         if self.mode == "reread":
             return self._reread(ballot, question)
-        self.store.truncate(context_tokens)
+        self.store.rewind(tail)
         pages = ballot.pages(*self.request.votable, self.budget_tokens)
         answering = AnswerPass(self.method, pages)
         return self._run(question, answering, context_tokens), answering

@@ -16,13 +16,14 @@ class FusedNorm(nn.Module):
     """`rms_norm` of PyTorch with the weights of a norm module.
 
     Args:
-        norm: has `weight` [hidden_size] and `variance_epsilon`.
+        weight: [hidden_size].
+        epsilon: added to the mean square.
     """
 
-    def __init__(self, norm: nn.Module) -> None:
+    def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
         super().__init__()
-        self.weight = norm.weight
-        self.variance_epsilon = float(norm.variance_epsilon)
+        self.weight = weight
+        self.variance_epsilon = epsilon
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """[..., hidden_size] -> the same shape and dtype."""
@@ -41,9 +42,11 @@ def fuse_norms(model: nn.Module) -> int:
     replaced = 0
     for parent in list(model.modules()):
         for name, norm in list(parent.named_children()):
-            if not hasattr(norm, "variance_epsilon") or not hasattr(norm, "weight"):
+            weight = getattr(norm, "weight", None)
+            epsilon = getattr(norm, "variance_epsilon", None)
+            if not isinstance(weight, nn.Parameter) or not isinstance(epsilon, float):
                 continue
-            fused = FusedNorm(norm)
+            fused = FusedNorm(weight, epsilon)
             if _alike(norm, fused):
                 setattr(parent, name, fused)
                 replaced += 1

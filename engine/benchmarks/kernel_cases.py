@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ from hipcli.kernels.types import PagedKV, PageIndex, RopeTables, SelectionSizes,
 from hipcli.kernels.vote import vote
 
 CHUNK = 8192
+PREFILL_CHUNK = f"prefill chunk {CHUNK:,}"
 NUM_LAYERS = 4
 CANDIDATE_PAGES = 256
 SELECTED_BLOCKS = 128
@@ -72,6 +73,25 @@ def graph_ms(run: Callable[[Layer], object], layers: list[Layer]) -> float:
     return median_ms(graph.replay) / (4 * len(layers))
 
 
+def speedups(results: Mapping[str, object], name: str) -> dict[str, float]:
+    """How many times faster an entry is than each dense baseline that was timed before it.
+
+    Args:
+        results: milliseconds by entry, all of one context.
+        name: a whole step, "decode, ..." or "prefill chunk 8,192, ..."; parts have no baseline.
+    """
+    step = next((word for word in ("decode", PREFILL_CHUNK) if name.startswith(word + ",")), None)
+    if step is None or "SDPA" in name:
+        return {}
+    dense_ms = {kind: results.get(f"{step}, SDPA {kind}") for kind in DENSE}
+    own = results[name]
+    return {
+        kind: round(ms / own, 2)
+        for kind, ms in dense_ms.items()
+        if isinstance(ms, float) and isinstance(own, float)
+    }
+
+
 class Bench:
     """Buffers and results of one context length."""
 
@@ -100,6 +120,8 @@ class Bench:
     def show(self, name: str, milliseconds: float, note: str = "") -> None:
         """Print and keep one time."""
         self.results[name] = round(milliseconds, 5)
+        ratios = speedups(self.results, name)
+        note = "  ".join([note, *(f"{ratio:.1f} x {kind}" for kind, ratio in ratios.items())])
         print(f"{self.context:>9,}  {name:44s} {milliseconds:9.4f} ms  {note}", flush=True)
 
     def attend(self, layer: Layer, plan: SparsePlan, rope: RopeTables, early: bool) -> torch.Tensor:
@@ -237,7 +259,7 @@ class Bench:
             try:
                 with sdpa_kernel(backend):
                     ms = median_ms(lambda: dense(q, k, v, enable_gqa=True), 3)
-                self.show(f"prefill chunk 8,192, SDPA {name}", ms)
+                self.show(f"{PREFILL_CHUNK}, SDPA {name}", ms)
             except RuntimeError as error:
                 print(f"SDPA {name}: {error}"[:200])
 
@@ -257,7 +279,7 @@ def sections(bench: Bench) -> list[tuple[str, Callable[[], None]]]:
     return [
         ("decode", bench.decode),
         ("parts", bench.decode_parts),
-        ("prefill", bench.prefill),
         ("dense", bench.dense_prefill),
+        ("prefill", bench.prefill),
         ("vote", bench.votes),
     ]

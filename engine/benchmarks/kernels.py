@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from hipcli.engine.benchmarks.kernel_cases import Bench, sections
+from hipcli.engine.benchmarks.kernel_cases import Bench, sections, speedups
 from hipcli.engine.benchmarks.kernel_checks import check_all
 from hipcli.engine.benchmarks.kernel_fp8 import fp8_sections
 from hipcli.engine.benchmarks.kernel_sweeps import sweeps
@@ -92,6 +92,7 @@ def main(words: list[str] | None = None) -> int:
     errors: dict[str, str] = {}
     checks = check_all(lambda name, run: run_guarded(name, run, errors))
     results: dict[str, object] = {}
+    ratios: dict[str, object] = {}
     for context in options.contexts:
         bench = Bench(context)
         entries = [*sections(bench), *fp8_sections(bench)]
@@ -104,9 +105,13 @@ def main(words: list[str] | None = None) -> int:
                 continue
             run_guarded(f"{name} {context}", run, errors)
         results[str(context)] = bench.results
+        ratios[str(context)] = {
+            name: found for name in bench.results if (found := speedups(bench.results, name))
+        }
         del bench, entries
         torch.cuda.empty_cache()
-    line = {**environment(), "checks": checks, "results": results, "errors": errors}
+    line = {**environment(), "checks": checks, "results": results, "times_faster": ratios}
+    line["errors"] = errors
     line["seconds"] = round(time.monotonic() - began, 1)
     print(json.dumps(line))
     return 1 if errors else 0

@@ -25,7 +25,7 @@ def test_fused_norm_is_the_stock_norm(dtype: torch.dtype) -> None:
     tolerance = (
         {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-2}
     )
-    torch.testing.assert_close(FusedNorm(norm)(hidden), norm(hidden), **tolerance)
+    torch.testing.assert_close(FusedNorm(norm.weight, 1e-5)(hidden), norm(hidden), **tolerance)
 
 
 def test_every_norm_of_a_model_is_replaced() -> None:
