@@ -30,7 +30,7 @@ from hipcli.engine.errors import HipError
 from hipcli.exit_codes import ExitCode, exit_code
 from hipcli.formatting import one_line
 from hipcli.help_page import PARSE_ERROR, HelpfulCommand, HelpfulGroup
-from hipcli.options import completion_requested
+from hipcli.options import completion_requested, switched_on
 from hipcli.version import __version__
 
 
@@ -90,8 +90,8 @@ def run(arguments: Sequence[str], console: Console) -> int:
         The exit code; see `exit_codes.py`.
     """
     words = list(arguments)
-    console.failure_format = output.requested_format(words)
-    console.debug = "--debug" in words
+    console.failure_format = output.requested_format(words, filter(switched_on, ("jsonl", "json")))
+    console.debug = "--debug" in words or switched_on("debug")
     received: list[int] = []
     try:
         with signals.raised(before_exit=console.restore_terminal) as received:

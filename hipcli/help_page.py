@@ -60,7 +60,7 @@ class HelpfulGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The first sentence of each command, whole."""
         names = self.list_commands(ctx)
-        commands = [(name, self.get_command(ctx, name)) for name in names]
+        commands: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in names]
         with formatter.section("Commands"):
             formatter.write_dl(
                 [(name, command.get_short_help_str(_WHOLE)) for name, command in commands]

@@ -25,6 +25,11 @@ def completion_requested() -> bool:
     return bool(os.environ.get("_HIP_COMPLETE"))
 
 
+def switched_on(name: str) -> bool:
+    """True when the environment switches a flag on, for errors before Typer has read it."""
+    return os.environ.get(f"HIP_{name.upper()}", "").lower() in ("1", "true", "t", "yes", "y", "on")
+
+
 MODELS_DIR = (
     Option(
         "models_dir",

@@ -6,7 +6,7 @@ JSON is UTF-8 whatever the terminal speaks. A file named by `-o` appears complet
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
@@ -167,12 +167,17 @@ def show(console: Console, settings: "Settings", text: str, /, **fields: Any) ->
             sink.write(text)
 
 
-def requested_format(words: Sequence[str]) -> str:
-    """How a failure is to be told when the command line itself could not be parsed."""
+def requested_format(words: Sequence[str], elsewhere: Iterable[str] = ()) -> str:
+    """How a failure is to be told when the command line itself could not be parsed.
+
+    Args:
+        words: the command line.
+        elsewhere: formats that the environment asks for, when the words ask for none.
+    """
     options = words[: words.index("--")] if "--" in words else words
     if "--jsonl" in options:
         return "jsonl"
-    return "json" if "--json" in options else "text"
+    return "json" if "--json" in options else next(iter(elsewhere), "text")
 
 
 def error_row(failure: HipError) -> dict[str, str]:

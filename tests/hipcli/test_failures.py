@@ -181,6 +181,15 @@ def test_an_option_from_elsewhere_is_blamed_there(monkeypatch: pytest.MonkeyPatc
     assert "from zero.toml" in outcome.err
 
 
+def test_json_of_the_environment_tells_of_early_failures_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HIP_JSON", "1")
+    for words in ("ask book.txt Who? --bogus", "aks", "sessions", "sessions show abc"):
+        assert list(run_hip(*words.split()).json) == ["schema_version", "error"]
+    assert run_hip("ask", "--jsonl", "--bogus").events[-1]["event"] == "error"
+
+
 def test_control_characters_of_a_name_are_spelled_out() -> None:
     outcome = run_hip("ask", "\x1b[31mno\nsuch", "Who?")
     assert outcome.code == 3

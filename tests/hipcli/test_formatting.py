@@ -1,17 +1,10 @@
 """Numbers, tables and places in words."""
 
-import io
-import re
-
 import pytest
 
 from hipcli import counting, formatting
-from hipcli.console import Console
-from hipcli.engine.events import Progress
-from hipcli.progress import ProgressView, described
 from hipcli.prompts import Passage
 from hipcli.report import place_in_words
-from tests.hipcli.fakes import Terminal
 
 
 @pytest.mark.parametrize(
@@ -61,40 +54,6 @@ def test_size(num_bytes: int, shown: str) -> None:
 )
 def test_duration(seconds: float, shown: str) -> None:
     assert formatting.duration(seconds) == shown
-
-
-def test_progress_in_words() -> None:
-    event = Progress("prefill", 4096, 2048, 12288, 812.4, 10.0, 45 << 20, 0, 1 << 30)
-    whole = "reading: 4,096 of 12,288 tokens (2,048 cached), 812 tok/s, 10 s left"
-    assert described(event) == f"{whole}, KV 45.0 MiB GPU 1.0 GiB disk"
-    assert described(Progress("vote", 1, 0, 2, float("inf"), None)).endswith("1 of 2 tokens")
-    # What matters least is left out where there is little room.
-    assert described(event, 80) == whole
-    assert described(event, 60) == "reading: 4,096 of 12,288 tokens, 812 tok/s, 10 s left"
-    assert described(event, 45) == "reading: 4,096 of 12,288 tokens, 10 s left"
-    assert described(event, 35) == "reading: 4,096 of 12,288 tokens"
-    assert described(event, 20) == "reading: 33%"
-
-
-@pytest.mark.parametrize(
-    ("width", "has_bar", "shown"),
-    [
-        (20, False, "reading: 12%"),
-        (80, True, "reading: 123,456 of 1,048,576 tokens, 1,234 tok/s, 12 min 30 s left"),
-        (120, True, "(65,536 cached), 1,234 tok/s, 12 min 30 s left"),
-        (140, True, "12 min 30 s left, KV 4.5 GiB GPU 4.5 GiB disk"),
-    ],
-)
-def test_the_live_line_fits_its_terminal(width: int, has_bar: bool, shown: str) -> None:
-    stderr = Terminal(io.BytesIO(), "utf-8", newline="")
-    event = Progress("prefill", 123456, 65536, 1 << 20, 1234.0, 750.0, 9 << 29, 0, 9 << 29)
-    with ProgressView(Console(None, None, stderr, width=width), True) as view:
-        view.advance(event)
-    stderr.flush()
-    drawn = stderr.buffer.getvalue().decode()  # type: ignore[attr-defined]
-    first = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn).splitlines()[0].rstrip()
-    assert first.endswith(shown) and len(first) <= width
-    assert ("\u2501" in first) == has_bar
 
 
 @pytest.mark.parametrize(
