@@ -75,6 +75,7 @@ class Report:
     def abandon(self) -> None:
         """Ends the line of an answer that will not be finished."""
         if self._has_text:
+            self._has_text = False
             self._answer.finish()
 
     def result(self, document: dict[str, Any], findings: Sequence[Finding]) -> None:
@@ -85,6 +86,7 @@ class Report:
         if self._format == "text":
             if not self._has_text:
                 self._answer.write(document["answer"])
+            self._has_text = False
             self._answer.finish()
             if self._cite and findings:
                 self._sink.write("\n" + "".join(footnotes(findings)))
