@@ -12,6 +12,7 @@ import torch
 from hipcli.engine.errors import DamagedSessionError, NotCachedError
 from hipcli.engine.events import Event, Notice, Phase, Progress, SessionInfo
 from hipcli.engine.methods.base import Method
+from hipcli.engine.pace import Pace
 from hipcli.engine.passes import PrefillPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
@@ -221,8 +222,8 @@ class ContextReader:
         total, first = len(ids), start
         attention = PrefillPass(self.method)
         yield Phase("prefill")
-        started = time.perf_counter()
-        yield self._progress(store, start, start, total, started)
+        pace = Pace(start, total)
+        yield self._progress(store, start, first, total, pace)
         while start < total:
             end = min(start + self.chunk_tokens, total)
             step = StepInput(store, self.runner.tables, attention, start)
@@ -233,12 +234,22 @@ class ContextReader:
                 except OSError as error:
                     yield self._give_up(error)
             start = end
-            yield self._progress(store, end, first, total, started)
+            pace.advance(end)
+            yield self._progress(store, end, first, total, pace)
 
-    def _progress(
-        self, store: KVStore, done: int, cached: int, total: int, started: float
-    ) -> Progress:
-        elapsed = time.perf_counter() - started
-        rate = (done - cached) / elapsed if done > cached and elapsed > 0 else 0.0
-        eta = (total - done) / rate if rate else None
-        return Progress("prefill", done, cached, total, rate, eta, store.layout.num_bytes(done))
+    def _progress(self, store: KVStore, done: int, cached: int, total: int, pace: Pace) -> Progress:
+        num_bytes = store.layout.num_bytes(done)
+        on_gpu = self.runner.device.type == "cuda"
+        on_disk = num_bytes if self._session is not None else 0
+        return Progress(
+            phase="prefill",
+            done_tokens=done,
+            cached_tokens=cached,
+            total_tokens=total,
+            tokens_per_s=pace.tokens_per_s,
+            eta_s=pace.eta_s,
+            kv_device_bytes=num_bytes if on_gpu else 0,
+            # Without a GPU the pages of a session are its files, mapped.
+            kv_host_bytes=0 if on_gpu else num_bytes - on_disk,
+            kv_disk_bytes=on_disk,
+        )

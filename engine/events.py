@@ -16,7 +16,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Advance inside a phase. `cached_tokens` came from a saved session and cost nothing."""
+    """Advance inside a phase. `cached_tokens` came from a saved session and cost nothing.
+
+    The bytes are those of keys, values and summaries so far: on the GPU, in memory, in files.
+    """
 
     phase: str
     done_tokens: int
@@ -24,7 +27,9 @@ class Progress:
     total_tokens: int
     tokens_per_s: float
     eta_s: float | None
-    kv_bytes: int
+    kv_device_bytes: int = 0
+    kv_host_bytes: int = 0
+    kv_disk_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ import io
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from types import TracebackType
 from typing import Any
 
 from hipcli.arguments import Sources
@@ -115,17 +114,12 @@ class Documents:
 
     def close(self) -> None:
         """Gives back what was kept for the questions; saved sessions stay."""
-        self._inquiry.__exit__(None, None, None)
+        self._inquiry.__exit__()
 
     def __enter__(self) -> "Documents":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -29,12 +29,9 @@ from hipcli.console import Console
 from hipcli.engine.errors import HipError
 from hipcli.exit_codes import ExitCode, exit_code
 from hipcli.formatting import one_line
-from hipcli.help_page import HelpfulCommand, HelpfulGroup
-from hipcli.options import completion_requested
+from hipcli.help_page import PARSE_ERROR, HelpfulCommand, HelpfulGroup
+from hipcli.options import completion_requested, switched_on
 from hipcli.version import __version__
-
-# Typer carries its own copy of Click, under a name that changed; this is its class of usage errors.
-_ParseError: Any = typer.BadParameter.__base__
 
 
 def build() -> Any:
@@ -93,8 +90,8 @@ def run(arguments: Sequence[str], console: Console) -> int:
         The exit code; see `exit_codes.py`.
     """
     words = list(arguments)
-    console.failure_format = output.requested_format(words)
-    console.debug = "--debug" in words
+    console.failure_format = output.requested_format(words, filter(switched_on, ("jsonl", "json")))
+    console.debug = "--debug" in words or switched_on("debug")
     received: list[int] = []
     try:
         with signals.raised(before_exit=console.restore_terminal) as received:
@@ -145,7 +142,7 @@ def _as_hip_error(error: BaseException, received: list[int]) -> HipError:
     # A library may turn the KeyboardInterrupt it was struck by into an error of its own.
     if isinstance(error, KeyboardInterrupt) or received:
         return _failure("interrupted", "Interrupted", "")
-    if isinstance(error, _ParseError):
+    if isinstance(error, PARSE_ERROR):
         return _usage_failure(error)
     if isinstance(error, MemoryError):
         return _failure("does_not_fit", "out of memory", "try a shorter input or a smaller model")

@@ -11,8 +11,9 @@ from hipcli.console import Console
 from hipcli.engine.errors import SessionError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
+from hipcli.following import shown
 from hipcli.formatting import count, duration
-from hipcli.inquiry import Inquiry, shown
+from hipcli.inquiry import Inquiry
 from hipcli.output import Sink
 from hipcli.progress import ProgressView
 from hipcli.report import Report, warning_row

@@ -10,8 +10,9 @@ from hipcli.asking import Run
 from hipcli.console import Console
 from hipcli.engine.errors import DoesNotFitError, InputError, UsageError
 from hipcli.exit_codes import ExitCode, exit_code
+from hipcli.following import shown
 from hipcli.formatting import one_line
-from hipcli.inquiry import Inquiry, shown
+from hipcli.inquiry import Inquiry
 from hipcli.output import SCHEMA_VERSION, Sink, error_row
 from hipcli.progress import ProgressView
 from hipcli.report import Report

@@ -12,9 +12,10 @@ from hipcli.conversation import Turn
 from hipcli.engine.errors import DoesNotFitError, HipError
 from hipcli.engine.events import Result
 from hipcli.exit_codes import ExitCode
+from hipcli.following import shown
 from hipcli.formatting import count, duration, plural
 from hipcli.grounds import Citation
-from hipcli.inquiry import Inquiry, shown
+from hipcli.inquiry import Inquiry
 from hipcli.output import Sink
 from hipcli.progress import ProgressView
 from hipcli.report import Report, footnotes

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hipcli.engine.errors import UsageError
-from hipcli.options import Option
+from hipcli.option import Option
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -6,6 +6,7 @@ from typing import Any
 
 from hipcli import formatting
 from hipcli.console import Console
+from hipcli.drawing import on_stderr
 from hipcli.engine.evaluation.summary import METRICS, Grid, Line
 
 _STYLE = """
@@ -103,19 +104,10 @@ def _number(value: float | None, digits: int) -> str:
 
 def draw(console: Console, grids: Sequence[Grid]) -> None:
     """Grids of more than one cell as coloured tables on stderr, which must be a terminal."""
-    from rich.console import Console as RichConsole
     from rich.table import Table
     from rich.text import Text
 
-    terminal = RichConsole(
-        file=console.stderr,
-        width=console.width,
-        force_terminal=True,
-        no_color=True if console.no_color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+    terminal = on_stderr(console)
     for grid in _worth_showing(grids):
         shown = Table(title=Text(formatting.one_line(grid.title)), title_justify="left")
         shown.add_column("depth", justify="right")

@@ -1,12 +1,20 @@
 """`--help` pages: what the command does, examples, then the options in sections."""
 
 import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hipcli.options import EVAL, SECTIONS
+from hipcli.eval_options import EVAL
+from hipcli.options import SECTIONS
 
+# Typer carries its own copy of Click, under a name that changed; this is its class of usage errors.
+PARSE_ERROR: Any = typer.BadParameter.__base__
+
+# Characters that no first sentence has.
+_WHOLE = 1000
 # Options that a command declares itself.
 _OWN = {
     "question_file": "Question",
@@ -31,6 +39,14 @@ class HelpfulCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [self.options_metavar] if self.options_metavar else []
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return list(super().parse_args(ctx, args))
+        except PARSE_ERROR as error:
+            # An option without its value does not say whose option it is.
+            error.ctx = error.ctx or ctx
+            raise
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _format_sections(self, ctx, formatter)
 
@@ -43,9 +59,38 @@ class HelpfulGroup(TyperGroup):
             ctx.fail(f'{args[0]!r} is a file, not a command; try hip ask {args[0]} "QUESTION"')
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The first sentence of each command, whole."""
+        names = self.list_commands(ctx)
+        commands: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in names]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(_WHOLE)) for name, command in commands]
+            )
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
         _format_sections(self, ctx, formatter)
+
+
+def group(about: str, commands: Mapping[str, tuple[Callable[..., int], str]]) -> typer.Typer:
+    """A group of commands; called without one, it names them.
+
+    Args:
+        about: a line for `--help`.
+        commands: by name, each with what follows its name in the usage line.
+    """
+    app = typer.Typer(cls=HelpfulGroup, rich_markup_mode=None, help=about)
+    *names, last = commands
+
+    def without_command(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            context.fail(f"no command given: {', '.join(names)} or {last}")
+
+    app.callback(invoke_without_command=True)(without_command)
+    for name, (command, usage) in commands.items():
+        app.command(name, cls=HelpfulCommand, options_metavar=usage)(command)
+    return app
 
 
 def _format_sections(command: Any, ctx: Any, formatter: Any) -> None:

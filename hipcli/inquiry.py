@@ -8,8 +8,7 @@ import dataclasses
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing
-from types import TracebackType
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hipcli import opening, options, stale
@@ -17,11 +16,18 @@ from hipcli.arguments import Sources
 from hipcli.checks import check_settings
 from hipcli.console import Console
 from hipcli.conversation import Turn, as_record, keep, turns_of
-from hipcli.engine.errors import DamagedSessionError, DoesNotFitError
+from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.events import Event, Result
 from hipcli.formatting import count, plural
 from hipcli.grounds import Finding, Grounds
-from hipcli.material import Material, Room, from_corpus, from_session, refuse_own_output
+from hipcli.material import (
+    Material,
+    Room,
+    check_fits,
+    from_corpus,
+    from_session,
+    refuse_own_output,
+)
 from hipcli.progress import ProgressView
 from hipcli.report import ask_document, warning_row
 from hipcli.settings import Settings
@@ -34,21 +40,9 @@ if TYPE_CHECKING:
     from hipcli.engine.engine import Engine
     from hipcli.engine.sessions import SessionRecord
 
-# A resumed session keeps these as they were unless the command line says otherwise: its keys and
-# values hold for no others.
-_KEPT_SETTINGS = (
-    "model",
-    "dtype",
-    "kv_dtype",
-    "method",
-    "budget_tokens",
-    "window_tokens",
-    "sink_tokens",
-    "system",
-    "context_limit",
-    "fit",
-    "encoding",
-)
+# A resumed session keeps these as they were unless the command line says otherwise: its text was
+# cut and read by them.
+_KEPT_SETTINGS = (*stale.SHAPING, "system", "context_limit", "fit", "encoding")
 
 # Room for a question that is not known yet when documents are cut to what fits.
 UNKNOWN_QUESTION_TOKENS = 512
@@ -102,12 +96,7 @@ class Inquiry:
             self._cache = dataclasses.replace(self._cache, directory=directory)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     @property
@@ -216,7 +205,7 @@ class Inquiry:
         tokenizer = self.engine.tokenizer
         generation = generation or self.settings.generation_config()
         ids = question_ids(question, tokenizer, values["system"], turns=turns)
-        self._check_fits(len(ids), generation.max_new_tokens)
+        check_fits(material, len(ids), generation.max_new_tokens, self._limit_tokens())
         usual = {
             "context_ids": material.context.ids,
             "prefix_tokens": material.prefix_tokens,
@@ -313,37 +302,3 @@ class Inquiry:
     def _limit_tokens(self) -> int | None:
         limit: int | None = self.settings.values["context_limit"]
         return limit or self.engine.description.get("context_limit")
-
-    def _check_fits(self, question_tokens: int, answer_tokens: int) -> None:
-        limit = self._limit_tokens()
-        context_tokens = len(self.material.context.ids)
-        total = context_tokens + question_tokens + answer_tokens
-        if limit is not None and total > limit:
-            raise DoesNotFitError(
-                f"{count(context_tokens)} tokens of documents, {count(question_tokens)} of "
-                f"question and {count(answer_tokens)} for the answer are {count(total)}, the "
-                f"limit is {count(limit)}",
-                "ask a shorter question, or lower --max-new-tokens",
-            )
-
-
-def shown(events: Generator[Event, None, None], show: Callable[[Event], None]) -> Result:
-    """Shows all events but the last, and returns that one, the result.
-
-    Ctrl-C that strikes while something is shown is handed to the engine, which ends the answer in
-    good order: its result then says "interrupted".
-    """
-    # Closed also when it is this side that fails: the engine then keeps what was prefilled.
-    with closing(events):
-        try:
-            event = next(events)
-            while not isinstance(event, Result):
-                try:
-                    show(event)
-                except KeyboardInterrupt as interrupt:
-                    event = events.throw(interrupt)
-                else:
-                    event = next(events)
-            return event
-        except StopIteration:
-            raise RuntimeError("the engine ended without a result") from None

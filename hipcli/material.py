@@ -91,16 +91,35 @@ def from_corpus(
             "ask for a shorter answer with --max-new-tokens, or raise --context-limit",
         )
     if room.fit == "error":
-        total = len(context.ids) + room.question_tokens + room.answer_tokens
-        raise DoesNotFitError(
-            f"{count(len(context.ids))} tokens of documents, "
-            f"{count(room.question_tokens)} of question and "
-            f"{count(room.answer_tokens)} for the answer are {count(total)}, "
-            f"the limit is {count(room.limit_tokens)}",
-            "give less, raise --context-limit, or cut with --fit head, tail or middle",
-        )
+        tokens = (len(context.ids), room.question_tokens, room.answer_tokens)
+        hint = "give less, raise --context-limit, or cut with --fit head, tail or middle"
+        raise _too_much(*tokens, room.limit_tokens, hint)
     shorter, left_out = fit(context, free, room.fit, tokenizer)
     return Material(shorter, left_out, inputs)
+
+
+def check_fits(
+    material: Material, question_tokens: int, answer_tokens: int, limit_tokens: int | None
+) -> None:
+    """Refuses a question that does not fit beside the documents.
+
+    Raises:
+        DoesNotFitError: all of it together exceeds `limit_tokens`.
+    """
+    tokens = (len(material.context.ids), question_tokens, answer_tokens)
+    if limit_tokens is not None and sum(tokens) > limit_tokens:
+        hint = "ask a shorter question, or lower --max-new-tokens"
+        raise _too_much(*tokens, limit_tokens, hint)
+
+
+def _too_much(documents: int, question: int, answer: int, limit: int, hint: str) -> DoesNotFitError:
+    """The error about so many tokens."""
+    return DoesNotFitError(
+        f"{count(documents)} tokens of documents, {count(question)} of question and "
+        f"{count(answer)} for the answer are {count(documents + question + answer)}, "
+        f"the limit is {count(limit)}",
+        hint,
+    )
 
 
 def from_session(

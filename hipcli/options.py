@@ -1,67 +1,33 @@
-"""Every option that more than one command takes: one literal table, the one place that names them.
+"""Every option that more than one command takes: literal tables, the one place that names them.
+
+`eval_options.py` has those of `hip eval` alone.
 
 An option has one name on all its ways: `--max-new-tokens`, `HIP_MAX_NEW_TOKENS`, the TOML key
-`max_new_tokens`, and the field of the config it ends in. `settings.py` turns the table into Typer
-parameters and the parsed values into configs. Environment variables are read here (by Typer,
-through `envvar`) and nowhere else.
+`max_new_tokens`, and the field of the config it ends in. `parameters.py` turns the tables into
+Typer parameters, `settings.py` the parsed values into configs. Environment variables are read here
+(by Typer, through `envvar`) and nowhere else.
 """
 
-import dataclasses
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 
 from hipcli.engine.config import ANSWER_MODES, KV_DTYPES, EngineConfig, GenerationConfig
+from hipcli.eval_options import EVAL
+from hipcli.option import Option, default_of
 
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option.
-
-    Args:
-        name: its name in Python and TOML; flag and variable are derived from it.
-        kind: str, int, float, bool, Path or list (of str).
-        default: the value when nobody says otherwise; None means "not set".
-        help: one line for `--help`.
-        flags: the spelling on the command line when it isn't just `--name`.
-        choices: the allowed values, for a kind str.
-        minimum: the smallest allowed number.
-        metavar: the placeholder in `--help`.
-        in_file: False for what makes no sense as a key of a configuration file.
-    """
-
-    name: str
-    kind: type
-    default: Any
-    help: str
-    flags: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
-    minimum: int | None = None
-    metavar: str | None = None
-    in_file: bool = True
-
-    @property
-    def variable(self) -> str:
-        return f"HIP_{self.name.upper()}"
-
-
-def _default(config: type, name: str) -> Any:
-    """The default of a config's field: it exists once, in the config."""
-    for field in dataclasses.fields(config):
-        if field.name == name:
-            return field.default
-    raise LookupError(f"{config.__name__} has no field {name}")
-
-
-DEFAULT_MODEL: str = _default(EngineConfig, "model")
+DEFAULT_MODEL: str = default_of(EngineConfig, "model")
 
 
 def completion_requested() -> bool:
     """True when a shell runs `hip` to complete a command line; Typer's own variable says so."""
     return bool(os.environ.get("_HIP_COMPLETE"))
+
+
+def switched_on(name: str) -> bool:
+    """True when the environment switches a flag on, for errors before Typer has read it."""
+    return os.environ.get(f"HIP_{name.upper()}", "").lower() in ("1", "true", "t", "yes", "y", "on")
 
 
 MODELS_DIR = (
@@ -89,21 +55,21 @@ MACHINE = (
     Option(
         "device",
         str,
-        _default(EngineConfig, "device"),
+        default_of(EngineConfig, "device"),
         "auto, cpu, cuda or cuda:N.",
         metavar="DEVICE",
     ),
     Option(
         "dtype",
         str,
-        _default(EngineConfig, "dtype"),
+        default_of(EngineConfig, "dtype"),
         "Number format of weights and activations.",
         choices=("auto", "bfloat16", "float32"),
     ),
     Option(
         "kv_dtype",
         str,
-        _default(EngineConfig, "kv_dtype"),
+        default_of(EngineConfig, "kv_dtype"),
         "Number format of stored keys and values; fp8_e4m3 halves their memory, on GPUs only.",
         choices=KV_DTYPES,
     ),
@@ -129,7 +95,7 @@ METHOD = (
     Option(
         "method",
         str,
-        _default(EngineConfig, "method"),
+        default_of(EngineConfig, "method"),
         "Attention method; `hip methods` lists them.",
         metavar="NAME",
     ),
@@ -173,7 +139,7 @@ ANSWER = (
     Option(
         "max_new_tokens",
         int,
-        _default(GenerationConfig, "max_new_tokens"),
+        default_of(GenerationConfig, "max_new_tokens"),
         "Longest answer.",
         ("--max-new-tokens", "-n"),
         minimum=1,
@@ -182,7 +148,7 @@ ANSWER = (
     Option(
         "temperature",
         float,
-        _default(GenerationConfig, "temperature"),
+        default_of(GenerationConfig, "temperature"),
         "0 is greedy: the same answer every time.",
         minimum=0,
         metavar="T",
@@ -190,7 +156,7 @@ ANSWER = (
     Option(
         "seed",
         int,
-        _default(GenerationConfig, "seed"),
+        default_of(GenerationConfig, "seed"),
         "Seed for a temperature above 0.",
         metavar="N",
     ),
@@ -332,78 +298,6 @@ TALK = (
     ),
 )
 
-
-def _changed(group: tuple[Option, ...], name: str, **changes: Any) -> Option:
-    """An option of a group that means a little more or less to another command."""
-    (option,) = (option for option in group if option.name == name)
-    return dataclasses.replace(option, **changes)
-
-
-# `hip eval`: lists are words with commas between them.
-EVAL = (
-    Option("tasks", str, "passkey", "Tasks, or all; --list names them.", metavar="NAMES"),
-    Option(
-        "haystacks",
-        str,
-        "",
-        "noise, prose, code; files when --haystack-files is given (default: files, else prose).",
-        metavar="NAMES",
-    ),
-    Option(
-        "haystack_files",
-        list,
-        (),
-        "Text or code to hide needles in: a file or a folder (repeatable).",
-        metavar="PATH",
-    ),
-    Option(
-        "lengths",
-        str,
-        "4k",
-        "Tokens of a prompt with its answer, as in 8k,32k,1m (k is 1,024).",
-        metavar="N,N",
-    ),
-    Option("depths", str, "0.1,0.5,0.9", "Places of the needles, 0 to 1.", metavar="D,D"),
-    Option("samples", int, 1, "Texts for each cell of the grid.", minimum=1, metavar="N"),
-    Option(
-        "out",
-        Path,
-        None,
-        "Add results to FILE, one JSON object a line; cells that are in it are not asked again.",
-        metavar="FILE",
-        in_file=False,
-    ),
-    Option(
-        "html", Path, None, "Write heat maps to FILE, a page that needs no other.", metavar="FILE"
-    ),
-    Option("limit_s", float, None, "Begin no cell after so many seconds.", metavar="S"),
-    Option(
-        "fidelity",
-        Path,
-        None,
-        "Instead of tasks: compare methods with dense attention on this text.",
-        metavar="FILE",
-        in_file=False,
-    ),
-    Option("list", bool, False, "List tasks, haystacks and baselines, and stop.", in_file=False),
-)
-
-EVAL_METHOD = (
-    _changed(METHOD, "method", help="Methods, or the baselines bm25 and oracle.", metavar="NAMES"),
-    *METHOD[1:],
-)
-EVAL_ANSWER = (
-    _changed(
-        ANSWER,
-        "answer",
-        help="Answer modes of the methods: auto, attend, share, reread.",
-        choices=(),
-        metavar="NAMES",
-    ),
-    _changed(ANSWER, "seed", help="Seed of all texts."),
-)
-# Every length is asked for, so nothing is cut.
-EVAL_MACHINE = tuple(option for option in MACHINE if option.name not in ("context_limit", "fit"))
 
 # The name of the help section for each group. `hip ask` takes all of these.
 SECTIONS = {

@@ -6,13 +6,16 @@ JSON is UTF-8 whatever the terminal speaks. A file named by `-o` appears complet
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from hipcli.console import Console
 from hipcli.engine.errors import HipError, UsageError
+
+if TYPE_CHECKING:
+    from hipcli.settings import Settings
 
 SCHEMA_VERSION = 1
 
@@ -153,20 +156,31 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def write_path(console: Console, output_format: str, path: Path) -> None:
-    """A path for scripts: alone on its line, or as JSON."""
-    if output_format == "json":
-        console.write_utf8(json_line({"schema_version": SCHEMA_VERSION, "path": path}))
-    else:
-        console.write(f"{path}\n")
+def show(console: Console, settings: "Settings", text: str, /, **fields: Any) -> None:
+    """What a command found: text for people or one JSON document, where the options say.
+
+    Args:
+        text: whole lines; may be empty, when all there is to say stands on stderr.
+        fields: of the JSON document.
+    """
+    with open_sink(console, settings.values.get("output")) as sink:
+        if settings.output_format == "json":
+            sink.write_json({"schema_version": SCHEMA_VERSION, **fields})
+        elif text:
+            sink.write(text)
 
 
-def requested_format(words: Sequence[str]) -> str:
-    """How a failure is to be told when the command line itself could not be parsed."""
+def requested_format(words: Sequence[str], elsewhere: Iterable[str] = ()) -> str:
+    """How a failure is to be told when the command line itself could not be parsed.
+
+    Args:
+        words: the command line.
+        elsewhere: formats that the environment asks for, when the words ask for none.
+    """
     options = words[: words.index("--")] if "--" in words else words
     if "--jsonl" in options:
         return "jsonl"
-    return "json" if "--json" in options else "text"
+    return "json" if "--json" in options else next(iter(elsewhere), "text")
 
 
 def error_row(failure: HipError) -> dict[str, str]:

@@ -7,10 +7,10 @@ least five seconds apart. The first sign of life comes before anything slow is i
 import math
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hipcli.console import Console
+from hipcli.drawing import on_stderr
 from hipcli.engine.events import Progress
 from hipcli.formatting import count, duration, one_line, size
 
@@ -19,12 +19,18 @@ if TYPE_CHECKING:
     from rich.spinner import Spinner
 
 PLAIN_INTERVAL_S = 5.0
+# Of the live line: the spinner with its space, the bar, and the narrowest line that has one.
+_SPINNER_CELLS = 2
+_BAR_CELLS = 10
+_LEAST_FOR_BAR = 60
 _PHASES = {
     "load": "loading the model",
     "prefill": "reading into the model",
     "vote": "looking for passages",
     "answer": "answering",
 }
+# Beside a number of tokens one word says enough.
+_WITH_TOKENS = {"prefill": "reading"}
 
 
 class ProgressView:
@@ -43,6 +49,7 @@ class ProgressView:
         self._shown = shown
         self._clock = clock
         self._text = ""
+        self._event: Progress | None = None
         self._live: Live | None = None
         self._spinner: Spinner | None = None
         self._last_plain_s: float | None = None
@@ -50,12 +57,7 @@ class ProgressView:
     def __enter__(self) -> "ProgressView":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def phase(self, name: str, detail: str = "") -> None:
@@ -64,7 +66,7 @@ class ProgressView:
 
     def advance(self, event: Progress) -> None:
         """Shows how far a phase of the engine has come."""
-        self._show(described(event))
+        self._show(described(event), event)
 
     def reading(self, done: int, total: int, name: str) -> None:
         """Shows which input is read next."""
@@ -95,10 +97,10 @@ class ProgressView:
         """Shows the cursor again; for the way out that unwinds nothing."""
         self._console.write_stderr("\x1b[?25h\n")
 
-    def _show(self, text: str) -> None:
+    def _show(self, text: str, event: Progress | None = None) -> None:
         if not self._shown:
             return
-        self._text = one_line(text)
+        self._text, self._event = one_line(text), event
         if self._live is None and self._console.stderr_is_terminal and self._last_plain_s is None:
             self._start_live()
         if self._live is None:
@@ -108,19 +110,10 @@ class ProgressView:
                 self._console.line(self._text)
 
     def _start_live(self) -> None:
-        from rich.console import Console as RichConsole
         from rich.live import Live
         from rich.spinner import Spinner
 
-        rich_console = RichConsole(
-            file=self._console.stderr,
-            width=self._console.width,
-            force_terminal=True,
-            no_color=True if self._console.no_color else None,
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
+        rich_console = on_stderr(self._console)
         if rich_console.is_dumb_terminal:
             return
         self._spinner = Spinner("dots", style="cyan")
@@ -138,20 +131,45 @@ class ProgressView:
         from rich.table import Table
         from rich.text import Text
 
+        columns: list[Any] = [self._spinner]
+        room, text = self._console.width - _SPINNER_CELLS, self._text
+        if self._event is not None:
+            if room >= _LEAST_FOR_BAR and self._event.total_tokens:
+                from rich.progress_bar import ProgressBar
+
+                total, done = self._event.total_tokens, self._event.done_tokens
+                columns.append(ProgressBar(total=total, completed=done, width=_BAR_CELLS))
+                room -= _BAR_CELLS + 1
+            text = described(self._event, room)
         line = Table.grid(padding=(0, 1))
-        line.add_row(self._spinner, Text(self._text, no_wrap=True, overflow="ellipsis"))
+        line.add_row(*columns, Text(text, no_wrap=True, overflow="ellipsis"))
         return line
 
 
-def described(event: Progress) -> str:
-    """One line: phase, tokens done, cached and in total, speed, time left, bytes of KV."""
-    parts = [f"{count(event.done_tokens)} of {count(event.total_tokens)} tokens"]
+def described(event: Progress, width: int | None = None) -> str:
+    """One line: phase, tokens done, cached and in total, speed, time left, bytes of KV.
+
+    Args:
+        event: what the engine told.
+        width: of the terminal; what matters least is left out of a line that is longer.
+    """
+    places = {"GPU": event.kv_device_bytes, "host": event.kv_host_bytes}
+    places["disk"] = event.kv_disk_bytes
+    held = " ".join(f"{size(number)} {place}" for place, number in places.items() if number)
+    phase = _WITH_TOKENS.get(event.phase, _PHASES.get(event.phase, event.phase))
+    pieces = {"done": f"{phase}: {count(event.done_tokens)} of {count(event.total_tokens)} tokens"}
     if event.cached_tokens:
-        parts[0] += f" ({count(event.cached_tokens)} cached)"
+        pieces["cached"] = f" ({count(event.cached_tokens)} cached)"
     if 0 < event.tokens_per_s < math.inf:
-        parts.append(f"{event.tokens_per_s:,.0f} tok/s")
+        pieces["rate"] = f", {event.tokens_per_s:,.0f} tok/s"
     if event.eta_s is not None:
-        parts.append(f"{duration(event.eta_s)} left")
-    if event.kv_bytes:
-        parts.append(f"KV {size(event.kv_bytes)}")
-    return f"{_PHASES.get(event.phase, event.phase)}: {', '.join(parts)}"
+        pieces["left"] = f", {duration(event.eta_s)} left"
+    if held:
+        pieces["held"] = f", KV {held}"
+    for least in ("held", "cached", "rate", "left"):
+        if width is not None and sum(map(len, pieces.values())) > width:
+            pieces.pop(least, None)
+    line = "".join(pieces.values())
+    if width is not None and len(line) > width and event.total_tokens:
+        return f"{phase}: {event.done_tokens / event.total_tokens:.0%}"
+    return line

@@ -69,6 +69,7 @@ class Report:
     def abandon(self) -> None:
         """Ends the line of an answer that will not be finished."""
         if self._has_text:
+            self._has_text = False
             self._answer.finish()
 
     def result(self, document: dict[str, Any], citations: Sequence[Citation]) -> None:
@@ -79,6 +80,7 @@ class Report:
         if self._format == "text":
             if not self._has_text:
                 self._answer.write(document["answer"])
+            self._has_text = False
             self._answer.finish()
             notes = footnotes(citations) if self._cite else []
             if notes:

@@ -18,7 +18,7 @@ _STDIN = "-"
 # What a shell's <(command) names is another stream, or none, the next time.
 _DESCRIPTORS = ("/dev/", "/proc/")
 # Other values of these settings make keys and values anew.
-_SHAPING = (
+SHAPING = (
     "model",
     "dtype",
     "kv_dtype",
@@ -38,7 +38,7 @@ def differing(record: "SessionRecord", values: Mapping[str, Any]) -> list[dict[s
     """
     kept = record.extra.get("settings", {})
     names = [name for name in kept if name in values and values[name] != kept[name]]
-    changes = [f"{name} {kept[name]} -> {values[name]}" for name in names if name in _SHAPING]
+    changes = [f"{name} {kept[name]} -> {values[name]}" for name in names if name in SHAPING]
     rows = []
     if changes:
         what = f"other settings than session {record.id} was read with ({', '.join(changes)})"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hipcli.engine.errors import ModelError
-from hipcli.engine.tokenizer.files import read_json
+from hipcli.engine.json_object import read_json
 
 MANIFEST = "hip-model.json"
 _FORMAT_VERSION = 1

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hipcli.engine.errors import ModelError
+from hipcli.engine.json_object import read_json
 from hipcli.engine.models.architectures import check_config
 from hipcli.engine.models.folders import ModelFolder, check_folder
 from hipcli.engine.models.gguf import Progress
-from hipcli.engine.tokenizer.files import read_json
 
 _HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<rev>[\w][\w./-]*))?")
 _WANTED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from hipcli.engine.errors import DoesNotFitError, ModelError, UsageError
+from hipcli.engine.json_object import read_json
 from hipcli.engine.models.architectures import check_config
 from hipcli.engine.models.folders import ModelFolder, check_folder, weight_files
 from hipcli.engine.models.quiet import quiet_transformers
 from hipcli.engine.models.weights import digest
-from hipcli.engine.tokenizer.files import read_json
 
 DTYPES = {
     "bf16": "bfloat16",

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hipcli.engine.errors import ModelError
+from hipcli.engine.json_object import read_json
 from hipcli.engine.models.folders import weight_files
-from hipcli.engine.tokenizer.files import read_json
 
 # Models of no more than this are read in full.
 FULL_BYTES = 64 * 2**20

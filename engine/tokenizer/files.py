@@ -1,13 +1,13 @@
 """What a model folder says about its tokenizer, read without torch or transformers."""
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hipcli.engine.errors import ModelError
+from hipcli.engine.json_object import read_json
 
 # Token names that templates may use and whose tokens are never text.
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
@@ -50,26 +50,6 @@ def read_files(folder: Path, content: bytes) -> TokenizerFiles:
         add_bos=add_bos if isinstance(add_bos, bool) else None,
         eos_ids=_eos_ids(folder),
     )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty when there is no such file.
-
-    Raises:
-        ModelError: the file cannot be read, or is not a JSON object.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"Cannot read {path.name} of the model in {path.parent}: {error}",
-            hint="Pull the model again, or restore the file.",
-        ) from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} is not a JSON object.", hint="Pull the model again.")
-    return content
 
 
 def looks_like_control(token: str, files: TokenizerFiles) -> bool:

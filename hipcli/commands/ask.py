@@ -10,7 +10,8 @@ from hipcli.batch import Batch, BatchRun, parse_questions
 from hipcli.commands.resuming import Resume, check_before_reading
 from hipcli.engine.errors import UsageError
 from hipcli.output import open_sink
-from hipcli.settings import Settings, takes
+from hipcli.parameters import takes
+from hipcli.settings import Settings
 
 
 @takes(*options.SECTIONS.values(), options.EVIDENCE)

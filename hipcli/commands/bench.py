@@ -10,9 +10,10 @@ import typer
 from hipcli.console import Console
 from hipcli.engine.errors import HipError, UsageError
 from hipcli.exit_codes import ExitCode
-from hipcli.help_page import HelpfulCommand, HelpfulGroup
+from hipcli.help_page import group
 from hipcli.options import CACHE, MODEL, MODELS_DIR, TALK
-from hipcli.settings import Settings, takes
+from hipcli.parameters import takes
+from hipcli.settings import Settings
 
 Rest = Annotated[
     list[str] | None,
@@ -23,16 +24,11 @@ Device = Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="Where
 
 def build() -> typer.Typer:
     """The group of commands `hip bench`."""
-    app = typer.Typer(cls=HelpfulGroup, rich_markup_mode=None, help="Measure the speed.")
-    app.callback(invoke_without_command=True)(_group)
-    app.command("kernels", cls=HelpfulCommand, options_metavar="[-- OPTION...]")(kernels)
-    app.command("engine", cls=HelpfulCommand, options_metavar="[OPTIONS] [-- OPTION...]")(engine)
-    return app
-
-
-def _group(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        context.fail("no command given: kernels or engine")
+    commands = {
+        "kernels": (kernels, "[-- OPTION...]"),
+        "engine": (engine, "[OPTIONS] [-- OPTION...]"),
+    }
+    return group("Measure the speed.", commands)
 
 
 @takes(TALK)

@@ -9,7 +9,8 @@ from hipcli.commands.resuming import Resume, check_before_reading
 from hipcli.console import Console
 from hipcli.engine.errors import UsageError
 from hipcli.output import open_sink
-from hipcli.settings import Settings, takes
+from hipcli.parameters import takes
+from hipcli.settings import Settings
 
 
 @takes(*options.SECTIONS.values())

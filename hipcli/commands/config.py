@@ -5,27 +5,24 @@ from typing import Any
 import typer
 
 from hipcli import formatting, options
-from hipcli.help_page import HelpfulCommand, HelpfulGroup
+from hipcli.eval_options import EVAL
+from hipcli.help_page import group
 from hipcli.options import JSON, TALK
-from hipcli.output import SCHEMA_VERSION, open_sink, write_path
-from hipcli.settings import Settings, takes
+from hipcli.output import show as show_result
+from hipcli.parameters import takes
+from hipcli.settings import Settings
 
 
 def build() -> typer.Typer:
     """The group of commands `hip config`."""
-    app = typer.Typer(cls=HelpfulGroup, rich_markup_mode=None, help="Show the settings.")
-    app.callback(invoke_without_command=True)(_group)
-    app.command("show", cls=HelpfulCommand, options_metavar="[OPTIONS]")(show)
-    app.command("path", cls=HelpfulCommand, options_metavar="[OPTIONS]")(path)
-    return app
+    commands = {
+        "show": (show, "[OPTIONS]"),
+        "path": (path, "[OPTIONS]"),
+    }
+    return group("Show the settings.", commands)
 
 
-def _group(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        context.fail("no command given: show or path")
-
-
-@takes(options.COUNT, options.EVAL, *options.SECTIONS.values())
+@takes(options.COUNT, EVAL, *options.SECTIONS.values())
 def show(context: typer.Context) -> int:
     """Show every key of the configuration, its value, and what decided it.
 
@@ -48,11 +45,8 @@ def show(context: typer.Context) -> int:
         for option in options.ALL
         if option.in_file and option.name in settings.values
     ]
-    with open_sink(context.obj, settings.values["output"]) as sink:
-        if settings.output_format == "text":
-            sink.write(formatting.table(("KEY", "VALUE", "FROM"), map(_row, rows)))
-        else:
-            sink.write_json({"schema_version": SCHEMA_VERSION, "settings": rows})
+    text = formatting.table(("KEY", "VALUE", "FROM"), map(_row, rows))
+    show_result(context.obj, settings, text, settings=rows)
     return 0
 
 
@@ -65,7 +59,8 @@ def path(context: typer.Context) -> int:
     ${EDITOR:-vi} "$(hip config path)"
     """
     settings = Settings.of(context)
-    write_path(context.obj, settings.output_format, options.user_config_file())
+    file = options.user_config_file()
+    show_result(context.obj, settings, f"{file}\n", path=file)
     return 0
 
 

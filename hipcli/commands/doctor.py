@@ -24,8 +24,9 @@ from hipcli.console import Console
 from hipcli.engine.errors import HipError
 from hipcli.exit_codes import ExitCode
 from hipcli.options import CACHE, JSON, MODEL, MODELS_DIR, OUTPUT, TALK
-from hipcli.output import SCHEMA_VERSION, open_sink
-from hipcli.settings import Settings, takes
+from hipcli.output import show
+from hipcli.parameters import takes
+from hipcli.settings import Settings
 from hipcli.version import __version__
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "pypdfium2", "pypdf", "rich")
@@ -56,12 +57,8 @@ def doctor(context: typer.Context) -> int:
     with console.libraries_kept_quiet():
         checks = list(_checks(console, settings))
     can_run = all(check.status != "fail" for check in checks)
-    with open_sink(console, settings.values["output"]) as sink:
-        if settings.output_format == "json":
-            rows = [asdict(check) for check in checks]
-            sink.write_json({"schema_version": SCHEMA_VERSION, "ok": can_run, "checks": rows})
-        else:
-            sink.write(formatting.table(("CHECK", "STATUS", "WHAT"), map(_row, checks)))
+    text = formatting.table(("CHECK", "STATUS", "WHAT"), map(_row, checks))
+    show(console, settings, text, ok=can_run, checks=[asdict(check) for check in checks])
     return ExitCode.OK if can_run else ExitCode.FAILURE
 
 

@@ -3,28 +3,45 @@
 import typer
 
 from hipcli import formatting
-from hipcli.evaluating import EvalRun, listed
+from hipcli.eval_options import EVAL
 from hipcli.opening import open_engine
+from hipcli.option import changed
 from hipcli.options import (
+    ANSWER,
     CACHE,
-    EVAL,
-    EVAL_ANSWER,
-    EVAL_MACHINE,
-    EVAL_METHOD,
     JSON,
     JSONL,
+    MACHINE,
+    METHOD,
     MODEL,
     MODELS_DIR,
     PROGRESS,
     TALK,
 )
 from hipcli.output import SCHEMA_VERSION, StdoutSink
-from hipcli.settings import Settings, takes
+from hipcli.parameters import takes
+from hipcli.settings import Settings
+
+_METHOD = (
+    changed(METHOD, "method", help="Methods, or the baselines bm25 and oracle.", metavar="NAMES"),
+    *METHOD[1:],
+)
+_ANSWER = (
+    changed(
+        ANSWER,
+        "answer",
+        help="Answer modes of the methods: auto, attend, share, reread.",
+        choices=(),
+        metavar="NAMES",
+    ),
+    changed(ANSWER, "seed", help="Seed of all texts."),
+)
+# Every length is asked for, so nothing is cut.
+_MACHINE = tuple(option for option in MACHINE if option.name not in ("context_limit", "fit"))
 
 
 @takes(
-    EVAL, MODEL, MODELS_DIR, EVAL_MACHINE, EVAL_METHOD, EVAL_ANSWER, CACHE, JSON, JSONL, PROGRESS,
-    TALK,
+    EVAL, MODEL, MODELS_DIR, _MACHINE, _METHOD, _ANSWER, CACHE, JSON, JSONL, PROGRESS, TALK
 )  # fmt: skip
 def evaluate(context: typer.Context) -> int:
     """Measure answers and evidence on generated tasks, at any length and depth.
@@ -40,15 +57,17 @@ def evaluate(context: typer.Context) -> int:
     (RULER-style; the scores are not theirs). An interrupted run goes on where it stopped when
     --out names the same file.
     """
+    from hipcli.evaluating import EvalRun, listed
+
     settings = Settings.of(context)
     if settings.values["list"]:
-        _list(StdoutSink(context.obj), settings.output_format)
+        _list(StdoutSink(context.obj), settings.output_format, listed())
         return 0
     return EvalRun(context.obj, settings, StdoutSink(context.obj), open_engine).run()
 
 
-def _list(sink: StdoutSink, output_format: str) -> None:
-    kinds = listed()
+def _list(sink: StdoutSink, output_format: str, kinds: dict[str, dict[str, str]]) -> None:
+    """Shows names by kind, each with a line about it."""
     if output_format != "text":
         sink.write_json({"schema_version": SCHEMA_VERSION, **kinds})
         return

@@ -16,9 +16,10 @@ from hipcli.engine.errors import ModelError
 from hipcli.material import input_rows
 from hipcli.options import CACHE, COUNT, JSON, MODEL, MODELS_DIR, OUTPUT, PROGRESS, READING, TALK
 from hipcli.output import SCHEMA_VERSION, open_sink
+from hipcli.parameters import takes
 from hipcli.progress import ProgressView
 from hipcli.report import warning_row
-from hipcli.settings import Settings, takes
+from hipcli.settings import Settings
 
 if TYPE_CHECKING:
     from hipcli.documents import Corpus
@@ -215,11 +216,10 @@ def _page(document: Mapping[str, Any]) -> str:
     ]
     header = ("PATH", "TYPE", "PAGES", unit.upper(), "SIZE", "ENCODING", "STATUS", "REASON")
     totals, cache = document["totals"], document["cache"]
-    lines = [
-        f"{formatting.plural(totals['files'], 'file')}, "
-        f"{formatting.plural(totals['pages'], 'page')}, "
-        f"{formatting.plural(totals[unit], unit[:-1])}, {formatting.size(totals['bytes'])}"
-    ]
+    # Text has no pages to speak of.
+    counted = [name for name in ("files", "pages", unit) if totals[name] or name != "pages"]
+    parts = [formatting.plural(totals[name], name[:-1]) for name in counted]
+    lines = [", ".join([*parts, formatting.size(totals["bytes"])])]
     if cache["bytes_needed"] is not None:
         verdict = "fits" if cache["fits"] else "does not fit"
         lines.append(

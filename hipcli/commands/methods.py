@@ -8,8 +8,9 @@ import typer
 
 from hipcli import formatting
 from hipcli.options import JSON, OUTPUT, TALK
-from hipcli.output import SCHEMA_VERSION, open_sink
-from hipcli.settings import Settings, takes
+from hipcli.output import show
+from hipcli.parameters import takes
+from hipcli.settings import Settings
 
 
 @takes(JSON, OUTPUT, TALK)
@@ -27,11 +28,8 @@ def methods(context: typer.Context) -> int:
         {"name": name, "summary": entry[0], "settings": _defaults(entry[1])}
         for name, entry in METHODS.items()
     ]
-    with open_sink(context.obj, settings.values["output"]) as sink:
-        if settings.output_format == "json":
-            sink.write_json({"schema_version": SCHEMA_VERSION, "methods": rows})
-        else:
-            sink.write(formatting.table(("METHOD", "WHAT IT DOES", "SETTINGS"), map(_row, rows)))
+    text = formatting.table(("METHOD", "WHAT IT DOES", "SETTINGS"), map(_row, rows))
+    show(context.obj, settings, text, methods=rows)
     return 0
 
 

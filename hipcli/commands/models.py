@@ -9,12 +9,13 @@ import typer
 from hipcli import completion, formatting
 from hipcli.console import Console
 from hipcli.engine.errors import UsageError
-from hipcli.help_page import HelpfulCommand, HelpfulGroup
+from hipcli.help_page import group
 from hipcli.opening import fetch
 from hipcli.options import CACHE, JSON, MODEL, MODELS_DIR, OUTPUT, PROGRESS, TALK
-from hipcli.output import SCHEMA_VERSION, json_line, open_sink, write_path
+from hipcli.output import show as show_result
+from hipcli.parameters import takes
 from hipcli.progress import ProgressView
-from hipcli.settings import Settings, takes
+from hipcli.settings import Settings
 
 if TYPE_CHECKING:
     from hipcli.engine.models import ModelFolder
@@ -24,21 +25,14 @@ Name = Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=compl
 
 def build() -> typer.Typer:
     """The group of commands `hip models`."""
-    app = typer.Typer(
-        cls=HelpfulGroup, rich_markup_mode=None, help="List, fetch and remove models."
-    )
-    app.callback(invoke_without_command=True)(_group)
-    app.command("list", cls=HelpfulCommand)(list_)
-    app.command("show", cls=HelpfulCommand, options_metavar="[NAME] [OPTIONS]")(show)
-    app.command("pull", cls=HelpfulCommand, options_metavar="NAME [OPTIONS]")(pull)
-    app.command("rm", cls=HelpfulCommand, options_metavar="NAME [OPTIONS]")(rm)
-    app.command("path", cls=HelpfulCommand, options_metavar="[NAME] [OPTIONS]")(path)
-    return app
-
-
-def _group(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        context.fail("no command given: list, show, pull, rm or path")
+    commands = {
+        "list": (list_, "[OPTIONS]"),
+        "show": (show, "[NAME] [OPTIONS]"),
+        "pull": (pull, "NAME [OPTIONS]"),
+        "rm": (rm, "NAME [OPTIONS]"),
+        "path": (path, "[NAME] [OPTIONS]"),
+    }
+    return group("List, fetch and remove models.", commands)
 
 
 @takes(MODELS_DIR, CACHE, JSON, OUTPUT, TALK)
@@ -51,16 +45,12 @@ def list_(context: typer.Context) -> int:
     from hipcli.engine.models import installed
 
     settings = Settings.of(context)
-    folders = installed(settings.models_dir)
-    with open_sink(context.obj, settings.values["output"]) as sink:
-        if settings.output_format == "json":
-            rows = [describe(folder) for folder in folders]
-            sink.write_json({"schema_version": SCHEMA_VERSION, "models": rows})
-        elif folders:
-            header = ("NAME", "FORMAT", "SIZE", "REVISION", "PATH")
-            sink.write(formatting.table(header, map(_row, folders), right=(2,)))
-        else:
-            context.obj.note("no models yet; hip models pull smollm2 fetches the default one")
+    rows = [describe(folder) for folder in installed(settings.models_dir)]
+    header = ("NAME", "FORMAT", "SIZE", "REVISION", "PATH")
+    text = formatting.table(header, map(_row, rows), right=(2,)) if rows else ""
+    show_result(context.obj, settings, text, models=rows)
+    if not rows:
+        context.obj.note("no models yet; hip models pull smollm2 fetches the default one")
     return 0
 
 
@@ -73,8 +63,8 @@ def show(context: typer.Context, name: Name = None) -> int:
     hip models show ./my-model --json
     """
     from hipcli.commands.inspect import fits_disk, kv_bytes
+    from hipcli.engine.json_object import read_json
     from hipcli.engine.models import resolve
-    from hipcli.engine.tokenizer.files import read_json
 
     settings = Settings.of(context)
     folder = resolve(name or settings.values["model"], models_dir=settings.models_dir)
@@ -91,11 +81,7 @@ def show(context: typer.Context, name: Name = None) -> int:
         "kv_bytes_of_trained_tokens": context_bytes,
         "fits": fits_disk(context_bytes, settings.cache_root),
     }
-    with open_sink(context.obj, settings.values["output"]) as sink:
-        if settings.output_format == "json":
-            sink.write_json({"schema_version": SCHEMA_VERSION, "model": document})
-        else:
-            sink.write("".join(_lines(document)))
+    show_result(context.obj, settings, "".join(_lines(document)), model=document)
     return 0
 
 
@@ -127,11 +113,7 @@ def pull(context: typer.Context, name: Name = None) -> int:
         raise UsageError("no model named", "try: hip models pull smollm2")
     with ProgressView(console, settings.shows_progress) as view:
         folder = fetch(console, name, settings.models_dir, view)
-    with open_sink(console, settings.values["output"]) as sink:
-        if settings.output_format == "json":
-            sink.write_json({"schema_version": SCHEMA_VERSION, "model": describe(folder)})
-        else:
-            sink.write(f"{folder.path}\n")
+    show_result(console, settings, f"{folder.path}\n", model=describe(folder))
     return 0
 
 
@@ -149,9 +131,7 @@ def rm(context: typer.Context, name: Name = None) -> int:
         raise UsageError("no model named", "hip models list shows them")
     remove(name, models_dir=settings.models_dir)
     context.obj.note(f"removed {name}")
-    if settings.output_format == "json":
-        removed = {"schema_version": SCHEMA_VERSION, "removed": [name]}
-        context.obj.write_utf8(json_line(removed))
+    show_result(context.obj, settings, "", removed=[name])
     return 0
 
 
@@ -168,11 +148,11 @@ def path(context: typer.Context, name: Name = None) -> int:
     folder = settings.models_dir
     if name is not None:
         folder = resolve(name, models_dir=settings.models_dir).path
-    write_path(context.obj, settings.output_format, folder)
+    show_result(context.obj, settings, f"{folder}\n", path=folder)
     return 0
 
 
-def describe(folder: "ModelFolder") -> dict[str, object]:
+def describe(folder: "ModelFolder") -> dict[str, Any]:
     """A model as JSON."""
     return {
         "name": folder.name,
@@ -190,11 +170,6 @@ def num_bytes(path: Path) -> int:
     return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
 
 
-def _row(folder: "ModelFolder") -> tuple[str, ...]:
-    return (
-        folder.name,
-        folder.format,
-        formatting.size(num_bytes(folder.path)),
-        folder.revision or "-",
-        str(folder.path),
-    )
+def _row(model: dict[str, Any]) -> tuple[str, ...]:
+    size, revision = formatting.size(model["bytes"]), model["revision"] or "-"
+    return model["name"], model["format"], size, revision, str(model["path"])

@@ -10,8 +10,9 @@ from hipcli.console import Console
 from hipcli.engine.errors import DamagedSessionError, SessionError
 from hipcli.exit_codes import ExitCode
 from hipcli.options import CACHE, JSON, TALK
-from hipcli.output import SCHEMA_VERSION, json_line
-from hipcli.settings import Settings, parse_size, takes
+from hipcli.output import show
+from hipcli.parameters import takes
+from hipcli.settings import Settings, parse_size
 
 if TYPE_CHECKING:
     from hipcli.engine.sessions import SessionRecord, SessionStore
@@ -48,10 +49,8 @@ def prune(
         removed.append(row)
         told = "would remove" if dry_run else "removed"
         console.note(f"{told} {row['id']} ({formatting.size(num_bytes)})")
-    if settings.output_format == "json":
-        document = {"schema_version": SCHEMA_VERSION, "removed": removed, "dry_run": dry_run}
-        console.write_utf8(json_line(document))
-    elif not removed:
+    show(console, settings, "", removed=removed, dry_run=dry_run)
+    if not removed:
         console.note("nothing to remove")
     return 0
 
@@ -77,11 +76,7 @@ def fork(
     record = branch(store, parent, name)
     if had_it:
         console.warn(f"the name {name!r} is the branch's now; {', '.join(had_it)} had it")
-    if settings.output_format == "json":
-        document = {"parent": parent.id, "session": describe(record)}
-        console.write_utf8(json_line({"schema_version": SCHEMA_VERSION, **document}))
-    else:
-        console.write(f"{record.id}\n")
+    show(console, settings, f"{record.id}\n", parent=parent.id, session=describe(record))
     return 0
 
 
@@ -97,16 +92,12 @@ def verify(context: typer.Context, keys: Keys = None) -> int:
     code 0: all are sound.
     """
     settings = Settings.of(context)
-    console: Console = context.obj
     store = session_store(settings)
     records = named_sessions(store, keys) if keys else store.list(unusable=True)
     rows = [_verified(store, record) for record in records]
-    if settings.output_format == "json":
-        console.write_utf8(json_line({"schema_version": SCHEMA_VERSION, "sessions": rows}))
-    else:
-        for row in rows:
-            reason = f"  {row['reason']}" if row["reason"] else ""
-            console.write(formatting.one_line(f"{row['id']}  {row['status']}{reason}") + "\n")
+    lines = [f"{row['id']}  {row['status']}  {row['reason']}" for row in rows]
+    text = "".join(formatting.one_line(line) + "\n" for line in lines)
+    show(context.obj, settings, text, sessions=rows)
     bad = any(row["status"] == "damaged" for row in rows)
     return int(ExitCode.FAILURE if bad else ExitCode.OK)
 

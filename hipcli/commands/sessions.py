@@ -15,33 +15,25 @@ from hipcli.commands.session_table import (
 )
 from hipcli.console import Console
 from hipcli.engine.errors import UsageError
-from hipcli.help_page import HelpfulCommand, HelpfulGroup
+from hipcli.help_page import group
 from hipcli.options import CACHE, JSON, OUTPUT, TALK
-from hipcli.output import SCHEMA_VERSION, json_line, open_sink, write_path
-from hipcli.settings import Settings, takes
+from hipcli.output import show as show_result
+from hipcli.parameters import takes
+from hipcli.settings import Settings
 
 
 def build() -> typer.Typer:
     """The group of commands `hip sessions`."""
-    app = typer.Typer(
-        cls=HelpfulGroup, rich_markup_mode=None, help="List, check and remove saved sessions."
-    )
-    app.callback(invoke_without_command=True)(_group)
-    app.command("list", cls=HelpfulCommand)(list_)
-    app.command("show", cls=HelpfulCommand, options_metavar="[ID] [OPTIONS]")(show)
-    app.command("rm", cls=HelpfulCommand, options_metavar="ID... [OPTIONS]")(rm)
-    app.command("prune", cls=HelpfulCommand)(session_care.prune)
-    app.command("fork", cls=HelpfulCommand, options_metavar="[ID] [OPTIONS]")(session_care.fork)
-    app.command("verify", cls=HelpfulCommand, options_metavar="[ID...] [OPTIONS]")(
-        session_care.verify
-    )
-    app.command("path", cls=HelpfulCommand, options_metavar="[ID] [OPTIONS]")(path)
-    return app
-
-
-def _group(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        context.fail("no command given: list, show, rm, prune, fork, verify or path")
+    commands = {
+        "list": (list_, "[OPTIONS]"),
+        "show": (show, "[ID] [OPTIONS]"),
+        "rm": (rm, "ID... [OPTIONS]"),
+        "prune": (session_care.prune, "[OPTIONS]"),
+        "fork": (session_care.fork, "[ID] [OPTIONS]"),
+        "verify": (session_care.verify, "[ID...] [OPTIONS]"),
+        "path": (path, "[ID] [OPTIONS]"),
+    }
+    return group("List, check and remove saved sessions.", commands)
 
 
 @takes(CACHE, JSON, OUTPUT, TALK)
@@ -55,17 +47,11 @@ def list_(context: typer.Context) -> int:
     settings = Settings.of(context)
     store = session_store(settings)
     records = store.list(unusable=True)
-    with open_sink(context.obj, settings.values["output"]) as sink:
-        if settings.output_format == "json":
-            rows = [describe(record) for record in records]
-            total = store.total_bytes()
-            sink.write_json(
-                {"schema_version": SCHEMA_VERSION, "sessions": rows, "total_bytes": total}
-            )
-        elif records:
-            sink.write(as_table(records))
-        else:
-            context.obj.note("no saved sessions")
+    rows = [describe(record) for record in records]
+    text = as_table(records) if records else ""
+    show_result(context.obj, settings, text, sessions=rows, total_bytes=store.total_bytes())
+    if not records:
+        context.obj.note("no saved sessions")
     return 0
 
 
@@ -79,11 +65,8 @@ def show(context: typer.Context, key: Key = None) -> int:
     """
     settings = Settings.of(context)
     record = session_store(settings).find(key, unusable=True)
-    with open_sink(context.obj, settings.values["output"]) as sink:
-        if settings.output_format == "json":
-            sink.write_json({"schema_version": SCHEMA_VERSION, "session": describe(record)})
-        else:
-            sink.write(as_page(describe(record)))
+    described = describe(record)
+    show_result(context.obj, settings, as_page(described), session=described)
     return 0
 
 
@@ -105,9 +88,7 @@ def rm(context: typer.Context, keys: Keys = None) -> int:
     for record in records:
         store.remove(record)
         console.note(f"removed {record.id} ({formatting.size(record.num_bytes)})")
-    if settings.output_format == "json":
-        removed = [record.id for record in records]
-        console.write_utf8(json_line({"schema_version": SCHEMA_VERSION, "removed": removed}))
+    show_result(console, settings, "", removed=[record.id for record in records])
     return 0
 
 
@@ -122,5 +103,5 @@ def path(context: typer.Context, key: Key = None) -> int:
     settings = Settings.of(context)
     store = session_store(settings)
     folder = store.root if key is None else store.find(key, unusable=True).path
-    write_path(context.obj, settings.output_format, folder)
+    show_result(context.obj, settings, f"{folder}\n", path=folder)
     return 0

@@ -8,7 +8,8 @@ from hipcli import options
 from hipcli.commands.resuming import Resume, resumed_or_read
 from hipcli.engine.errors import UsageError
 from hipcli.output import open_sink
-from hipcli.settings import Settings, checked_choice, takes
+from hipcli.parameters import checked_choice, takes
+from hipcli.settings import Settings
 from hipcli.summary import wording
 
 PER = ("file", "chapter", "none")

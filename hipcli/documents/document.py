@@ -129,3 +129,22 @@ class Corpus:
     documents: tuple[Document, ...]
     inputs: tuple[Document, ...]
     warnings: tuple[Warning_, ...]
+
+    @classmethod
+    def of_text(cls, name: str, text: str) -> "Corpus":
+        """One document of a text that lies in no file."""
+        document = Document(
+            name=name,
+            path="-",
+            kind="text",
+            sha256="",
+            num_bytes=len(text.encode()),
+            text=text,
+            pages=(),
+            encoding="utf-8",
+            status="read",
+            code="",
+            reason="",
+            hint="",
+        )
+        return cls((document,), (document,), ())

@@ -2,7 +2,7 @@
 
 import os
 
-# Lines of a message that lists inputs.
+# Inputs that a message names.
 _MAX_LISTED = 8
 
 
@@ -31,8 +31,8 @@ def parse_file_list(data: bytes, nul: bool) -> list[str]:
     return [os.fsdecode(line) for line in lines if line]
 
 
-def joined(lines: list[str]) -> str:
-    """Lines for people: all of a few, the first of many."""
-    more = len(lines) - _MAX_LISTED
-    shown = lines[:_MAX_LISTED] + ([f"and {more:,} more"] if more > 0 else [])
-    return "\n".join(shown)
+def joined(inputs: list[str]) -> str:
+    """What is said about each input, on one line: all of a few, the first of many."""
+    more = len(inputs) - _MAX_LISTED
+    shown = inputs[:_MAX_LISTED] + ([f"and {more:,} more"] if more > 0 else [])
+    return "; ".join(shown)

@@ -180,7 +180,7 @@ def _nothing_to_read(corpus: Corpus) -> InputError:
         return InputError(f"{only.name}: {only.reason}", only.hint)
     lines = [f"{document.name}: {document.reason}" for document in corpus.inputs]
     hints = list(dict.fromkeys(document.hint for document in corpus.inputs if document.hint))
-    message = f"nothing to read in {len(lines):,} inputs\n{joined(lines)}"
+    message = f"nothing to read in {len(lines):,} inputs: {joined(lines)}"
     return InputError(message, hints[0] if len(hints) == 1 else "")
 
 
@@ -195,6 +195,6 @@ def _refuse_partial(corpus: Corpus) -> None:
     ]
     if lines:
         raise InputError(
-            f"input is partial, and --strict was given\n{joined(lines)}",
+            f"input is partial, and --strict was given: {joined(lines)}",
             "Leave out --strict to go on with what can be read.",
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hipcli.documents import Corpus, Document
+from hipcli.documents import Corpus
 from hipcli.engine.evaluation.placing import Placed
 from hipcli.prompts.assemble import (
     ChatScaffold,
@@ -31,22 +31,8 @@ class TextPrompts:
 
     def context(self, text: str) -> Placed:
         """The text as a document named text.txt, as `hip ask` would have it."""
-        document = Document(
-            name="text.txt",
-            path="-",
-            kind="text",
-            sha256="",
-            num_bytes=len(text),
-            text=text,
-            pages=(),
-            encoding="utf-8",
-            status="read",
-            code="",
-            reason="",
-            hint="",
-        )
         witness = _Witness(self.tokenizer, text)
-        context = assemble(Corpus((document,), (document,), ()), witness, None)
+        context = assemble(Corpus.of_text("text.txt", text), witness, None)
         (span,) = context.spans
         prefix = context.documents[0].start_token
         return Placed(context.ids, prefix, span.start_token, witness.offsets)

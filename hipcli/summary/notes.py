@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hipcli.documents import Corpus, Document
+from hipcli.documents import Corpus
 from hipcli.prompts import Context, assemble
 
 if TYPE_CHECKING:
@@ -30,18 +30,4 @@ def grouped(notes: Sequence[str], tokenizer: "Tokenizer") -> list[list[str]]:
 def notes_context(notes: Sequence[str], tokenizer: "Tokenizer", system: str | None) -> Context:
     """The notes as the one document of a context."""
     text = "".join(f"- {note}\n" for note in notes)
-    document = Document(
-        name="notes",
-        path="-",
-        kind="text",
-        sha256="",
-        num_bytes=len(text.encode()),
-        text=text,
-        pages=(),
-        encoding="utf-8",
-        status="read",
-        code="",
-        reason="",
-        hint="",
-    )
-    return assemble(Corpus((document,), (document,), ()), tokenizer, system)
+    return assemble(Corpus.of_text("notes", text), tokenizer, system)

@@ -12,10 +12,11 @@ from hipcli.arguments import Sources
 from hipcli.asking import Run
 from hipcli.console import Console
 from hipcli.engine.config import CacheConfig, GenerationConfig
-from hipcli.engine.events import Event, Progress, Result, Token
+from hipcli.engine.events import Event, Phase, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
+from hipcli.following import shown
 from hipcli.grounds import Grounds
-from hipcli.inquiry import Inquiry, shown
+from hipcli.inquiry import Inquiry
 from hipcli.output import Sink
 from hipcli.progress import ProgressView
 from hipcli.report import evidence_row
@@ -110,7 +111,7 @@ class SummarizeRun(Run):
             self._view.phase(f"part {number} of {len(sections)}: {name}")
             parts.append(self._part(section, name))
             done += section.end_token - section.start_token
-            self._report.progress(Progress("summarize", done, 0, total, 0.0, None, 0))
+            self._report.progress(Progress("summarize", done, 0, total, 0.0, None))
         return tuple(parts)
 
     def _part(self, section: Section, name: str) -> Part:
@@ -224,6 +225,9 @@ class SummarizeRun(Run):
         """One answer; raises KeyboardInterrupt when it was interrupted."""
 
         def show(event: Event) -> None:
+            if isinstance(event, Phase) and event.name != "prefill":
+                # Which part it is says more than that it is answered.
+                return
             if not isinstance(event, Token):
                 self._show_work(event, self._view)
             elif told and self._settings.output_format == "jsonl":

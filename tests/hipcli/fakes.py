@@ -110,8 +110,8 @@ class FakeEngine:
         context = len(request.context_ids)
         print(self.noise, end="")
         yield Phase("prefill")
-        yield Progress("prefill", context // 2, 0, context, 100.0, 1.0, 4096)
-        yield Progress("prefill", context, 0, context, float("inf"), None, 4096)
+        yield Progress("prefill", context // 2, 0, context, 100.0, 1.0, kv_host_bytes=4096)
+        yield Progress("prefill", context, 0, context, float("inf"), None)
         for message in self.notices:
             yield Notice("test", message)
         yield Phase("answer")
@@ -196,6 +196,7 @@ def run_hip(
     stdin: bytes | None = None,
     on_terminal: bool = False,
     encoding: str = "utf-8",
+    width: int = 80,
 ) -> Outcome:
     """Runs `hip` in this process.
 
@@ -205,6 +206,7 @@ def run_hip(
         stdin: what is piped in; None for a terminal nobody types at.
         on_terminal: True makes stdout a terminal.
         encoding: of stdout.
+        width: columns of the terminal.
     """
     raw_out, raw_err = io.BytesIO(), io.BytesIO()
     out_kind = Terminal if on_terminal else io.TextIOWrapper
@@ -212,7 +214,7 @@ def run_hip(
     err = io.TextIOWrapper(raw_err, encoding="utf-8", newline="")
     source = Terminal(io.BytesIO()) if stdin is None else io.TextIOWrapper(io.BytesIO(stdin))
     with installed(engine or FakeEngine()), contextlib.redirect_stdout(out):
-        code = run(words, Console(source, out, err, width=80))
+        code = run(words, Console(source, out, err, width=width))
     out.flush()
     err.flush()
     return Outcome(code, raw_out.getvalue().decode(encoding), raw_err.getvalue().decode("utf-8"))

@@ -89,10 +89,11 @@ def test_failures(words: str, code: int, part: str) -> None:
     assert (outcome.code, part in outcome.err) == (code, True), outcome.err
 
 
-def test_at_a_terminal_with_keys_and_interrupts() -> None:
+@pytest.mark.parametrize("columns", [20, 80])
+def test_at_a_terminal_with_keys_and_interrupts(columns: int) -> None:
     """Ctrl-C ends an answer and not the chat; Ctrl-D ends the chat."""
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     book = str(Path("book.txt").absolute())
     engine = {"pieces": ["word "] * 40, "delay_s": 0.05}
     process = subprocess.Popen(

@@ -79,7 +79,7 @@ def test_inspect_counts_words_without_a_model() -> None:
     ]
     assert lines[1].split()[:4] == ["book.txt", "text", "-", "6"]
     assert "skipped" in lines[2] or "failed" in lines[2]
-    assert lines[-1].startswith("1 file, 0 pages, 6 words, 31 B")
+    assert lines[-1].startswith("1 file, 6 words, 31 B")
 
 
 def test_inspect_json_has_the_agreed_shape() -> None:

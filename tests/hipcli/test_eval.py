@@ -13,6 +13,9 @@ from hipcli.engine.evaluation.running import Evaluation
 from tests.engine.evaluation.tiny import model_folder
 from tests.hipcli.fakes import Outcome, run_hip
 
+# What sets a colour, of the text or behind it; bold is none.
+COLOUR = re.compile(r"\x1b\[(?:[349]|10)\d")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -44,12 +47,18 @@ def test_tables_of_text(model: str) -> None:
     assert "\x1b" not in outcome.out + outcome.err
 
 
-def test_colours_on_a_terminal_are_on_stderr(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("width", [20, 80])
+def test_colours_on_a_terminal_are_on_stderr(
+    model: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hipcli.console.Console.stderr_is_terminal", True)
-    outcome = run_hip("eval", "--model", model, *SMALL, "-q", on_terminal=True)
+    words = ("eval", "--model", model, *SMALL, "-q")
+    outcome = run_hip(*words, on_terminal=True, width=width)
     assert outcome.code == 0, outcome.err
     assert "passkey in prose" not in outcome.out and "passkey in prose" in outcome.err
-    assert "\x1b[" not in outcome.out
+    assert "\x1b[" not in outcome.out and COLOUR.search(outcome.err)
+    plain = run_hip(*words, "--no-color", on_terminal=True, width=width)
+    assert "\x1b[" not in plain.out and not COLOUR.search(plain.err)
 
 
 def test_json_and_events(model: str) -> None:

@@ -1,132 +1,141 @@
 """Every way to use `hip` wrongly: its exit code, one line on stderr, nothing but JSON on stdout."""
 
-import json
 import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.hipcli.fakes import run_hip
-
-NOWHERE = "/nonexistent/file"
-
-# Words after `hip`, exit code, what the line on stderr must contain.
-FAILURES = [
-    ("", 2, "no command given"),
-    ("aks", 2, "No such command 'aks'. Did you mean 'ask'?"),
-    ("book.txt Who?", 2, "try hip ask book.txt"),
-    ("ask", 2, "no question given"),
-    ("ask -", 2, "standard input is a terminal"),
-    ("ask - Who?", 2, "standard input is a terminal"),
-    ("ask Who?", 2, "no SOURCE given"),
-    ("ask book.txt", 2, "the question is missing"),
-    ("ask book.txt ''", 2, "the question is empty"),
-    ("ask book.txt ' '", 2, "the question is empty"),
-    ("ask book.txt Who? --bogus", 2, "--bogus"),
-    ("ask book.txt Who? --max-new-tokens", 2, "--max-new-tokens"),
-    ("ask book.txt Who? --max-new-tokens many", 2, "--max-new-tokens"),
-    ("ask book.txt Who? --max-new-tokens 0", 2, "--max-new-tokens"),
-    ("ask book.txt Who? --temperature -1", 2, "--temperature"),
-    ("ask book.txt Who? --progress of", 2, "did you mean 'off'?"),
-    ("ask book.txt Who? --fit both", 2, "error, head, tail, middle"),
-    ("ask book.txt Who? --no-cache --refresh", 2, "exclude one another"),
-    ("ask book.txt Who? --no-cache --cached-only", 2, "exclude one another"),
-    ("ask book.txt Who? --no-cache --name letters", 2, "exclude one another"),
-    ("ask book.txt Who? --refresh --cached-only", 2, "exclude one another"),
-    ("ask --resume abc Who? --no-cache", 2, "exclude one another"),
-    ("ask book.txt Who? -0", 2, "add --files-from"),
-    ("ask book.txt Who? --methd hip", 2, "--method"),
-    ("ask book.txt Who? --method hpi", 2, "did you mean 'hip'?"),
-    ("ask book.txt Who? --method dense --budget-tokens 9", 2, "no setting budget_tokens"),
-    ("ask book.txt Who? --device gpu", 2, "auto, cpu, cuda or cuda:N"),
-    ("ask book.txt Who? --encoding utf-88", 2, "utf-88"),
-    ("ask book.txt Who? --model nosuch", 1, "nosuch"),
-    ("ask book.txt Who? --max-file-size much", 2, "'much' is not a size"),
-    (f"ask book.txt Who? --password-file {NOWHERE}", 2, "password file"),
-    (f"ask book.txt Who? -o {NOWHERE}", 2, "check the path given to -o"),
-    ("ask book.txt Who? -o .", 2, "Is a directory"),
-    (f"ask book.txt -Q {NOWHERE}", 2, "question file"),
-    ("ask - -Q -", 2, "both want standard input"),
-    ("ask --files-from - -Q -", 2, "both want standard input"),
-    (f"ask --files-from {NOWHERE} Who?", 2, "--files-from"),
-    ("ask --files-from empty.txt Who?", 3, "is empty"),
-    ("ask book.txt Who? --resume abc", 2, "--resume reads nothing anew"),
-    ("ask --resume abc Who?", 1, "session"),
-    (f"ask {NOWHERE} Who?", 3, NOWHERE),
-    ("ask empty.txt Who?", 3, "empty"),
-    (f"ask book.txt Who? --config {NOWHERE}", 2, "configuration file"),
-    ("ask book.txt Who? --config unknown.toml", 2, "did you mean 'max_new_tokens'?"),
-    ("ask book.txt Who? --config broken.toml", 2, "not valid TOML"),
-    ("ask book.txt Who? --config wrong.toml", 2, "it must be a whole number"),
-    ("inspect", 2, "no SOURCE given"),
-    (f"inspect {NOWHERE} --count words", 3, NOWHERE),
-    ("inspect book.txt --count letters", 2, "letters"),
-    ("inspect book.txt", 1, "--count words"),
-    ("inspect book.txt --count words extra", 3, "extra"),
-    ("sessions", 2, "no command given"),
-    ("sessions rm", 2, "no session named"),
-    ("sessions show abc", 1, "session"),
-    ("models", 2, "no command given"),
-    ("models pull", 2, "no model named"),
-    ("models rm nosuch", 1, "nosuch"),
-    ("models path nosuch", 1, "nosuch"),
-    ("methods extra", 2, "extra"),
-    ("config", 2, "no command given"),
-    ("bench", 2, "no command given"),
-    ("bench engine --device tpu", 2, "cpu or cuda"),
-]
-
+from hipcli.engine.errors import (
+    DoesNotFitError,
+    HipError,
+    InputError,
+    ModelError,
+    NotCachedError,
+    SessionError,
+    UsageError,
+)
+from tests.hipcli.failures import ALL, OPTIONS, PDFS, WORDS, fill
+from tests.hipcli.fakes import FakeEngine, Outcome, run_hip
 
 # Those that nothing needs to be read for.
-AT_ONCE = [
-    words
-    for words, code, _ in FAILURES
-    if words.startswith("ask book.txt Who? --") and "--model" not in words and code == 2
+AT_ONCE = [words for words, _, _ in [*WORDS, *OPTIONS]]
+
+# What an engine may come to, the exit code, and the `code` of the JSON error.
+ENDS: list[tuple[BaseException, int, str]] = [
+    (HipError("the model said nothing", "try another one"), 1, "failure"),
+    (ModelError("a weight is missing"), 1, "model"),
+    (SessionError("the session is of a newer version"), 1, "session"),
+    (RuntimeError("an index is out of range\nin some layer"), 1, "internal"),
+    (OSError(5, "Input/output error", "/somewhere"), 1, "failure"),
+    (UsageError("--kv-dtype fp8_e4m3 needs a GPU"), 2, "usage"),
+    (InputError("the document changed meanwhile"), 3, "input_unusable"),
+    (DoesNotFitError("it takes 9 GiB, 8 GiB are free"), 4, "does_not_fit"),
+    (MemoryError(), 4, "does_not_fit"),
+    (NotCachedError("no saved session matches"), 5, "not_cached"),
+    (KeyboardInterrupt(), 130, "interrupted"),
 ]
+ASKING = ["ask book.txt Who?", "ask book.txt --batch questions.jsonl", "summarize book.txt"]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("book.txt").write_text("A letter from Ada.\n")
-    Path("empty.txt").write_text("")
-    Path("unknown.toml").write_text("max-new-tokens = 3")
-    Path("broken.toml").write_text("max_new_tokens =")
-    Path("wrong.toml").write_text("max_new_tokens = true")
+    fill(tmp_path)
 
 
-@pytest.mark.parametrize(("words", "code", "part"), FAILURES)
+def error_line(outcome: Outcome) -> str:
+    """The only line on stderr that tells of an error, which must be the last."""
+    *before, last = outcome.err.splitlines()
+    assert outcome.err.endswith("\n") and "Traceback" not in outcome.err
+    assert not [line for line in before if line.startswith("error: ")]
+    return last
+
+
+@pytest.mark.parametrize(("words", "code", "part"), ALL)
 def test_a_failure_is_one_line(words: str, code: int, part: str) -> None:
     outcome = run_hip(*shlex.split(words))
     assert (outcome.code, outcome.out) == (code, "")
-    errors = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert outcome.err.endswith(errors[0] + "\n")
-    assert part in errors[0]
-    assert "Traceback" not in outcome.err
+    line = error_line(outcome)
+    assert line.startswith("error: ") and part in line
+    if words in AT_ONCE:
+        # Reading documents would have been told.
+        assert outcome.err == line + "\n"
 
 
-@pytest.mark.parametrize(("words", "code", "part"), FAILURES)
+@pytest.mark.parametrize(("words", "code", "part"), [*ALL, *PDFS])
 def test_a_failure_with_json_is_a_document(words: str, code: int, part: str) -> None:
-    outcome = run_hip(*shlex.split(words), "--json")
+    form = "--jsonl" if words.startswith("chat") else "--json"
+    typed = shlex.split(words)
+    # An option that lacks its value must not find one.
+    at_option = typed and typed[-1][:1] == "-" and typed[-1][1:2].strip("0123456789")
+    typed.insert(len(typed) - bool(at_option), form)
+    outcome = run_hip(*typed)
     assert outcome.code == code
-    error = json.loads(outcome.out)["error"]
+    document = outcome.events[-1]
+    assert [key for key in document if key != "event"] == ["schema_version", "error"]
+    error = document["error"]
     assert list(error) == ["code", "message", "hint"]
-    assert outcome.out.count("\n") == 1
-    assert f"error: {error['message']}" in outcome.err
+    assert "\n" not in error["message"] + error["hint"]
+    assert len(outcome.events) == 1 or form == "--jsonl"
+    assert error_line(outcome).startswith(f"error: {error['message']}")
 
 
-@pytest.mark.parametrize("words", [*AT_ONCE, "ask book.txt Who? --model nosuch"])
-def test_a_mistake_is_told_before_a_document_is_read(
-    words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(*_: object) -> None:
-        raise AssertionError("a document was read")
+@pytest.mark.parametrize("words", ASKING)
+@pytest.mark.parametrize(("end", "code", "name"), ENDS, ids=[name for _, _, name in ENDS])
+def test_an_engine_that_fails(words: str, end: BaseException, code: int, name: str) -> None:
+    outcome = run_hip(*words.split(), engine=FakeEngine((), failure=end))
+    # A batch has repeated its first question by then.
+    assert (outcome.code, outcome.out) == (code, "> Who?\n" if "--batch" in words else "")
+    assert error_line(outcome).startswith("error: " if code < 130 else "Interrupted")
+    outcome = run_hip(*words.split(), "--json", engine=FakeEngine((), failure=end))
+    document = outcome.json
+    # A question of a batch that does not fit is an answer of the document; the others still come.
+    error = document["error"] if "error" in document else document["answers"][0]["error"]
+    assert (outcome.code, error["code"]) == (code, name)
+    outcome = run_hip(*words.split(), "--jsonl", engine=FakeEngine((), failure=end))
+    last = outcome.events[-1]
+    assert (outcome.code, last["event"], last["error"]) == (code, "error", error)
 
-    monkeypatch.setattr("hipcli.documents.read_sources", read)
-    outcome = run_hip(*shlex.split(words), stdin=b"")
-    assert outcome.code in (1, 2)
-    assert outcome.err.count("\n") == 1 or "reading" not in outcome.err
+
+def test_a_chat_that_fails() -> None:
+    for end, code, name in ENDS:
+        engine = FakeEngine((), failure=end)
+        words = ("chat", "book.txt", "--no-cache", "--jsonl")
+        outcome = run_hip(*words, stdin=b"Who?\n", engine=engine)
+        assert (outcome.code, outcome.events[-1]["error"]["code"]) == (code, name)
+        error_line(outcome)
+
+
+def test_too_many_tokens_name_both_numbers() -> None:
+    for words in ("ask book.txt Who?", "summarize book.txt", "chat book.txt"):
+        outcome = run_hip(*words.split(), "--context-limit", "20", stdin=b"Who?\n")
+        assert (outcome.code, outcome.out) == (4, "")
+        assert "the limit is 20" in error_line(outcome)
+
+
+@pytest.mark.parametrize("words", ["ask latin.txt Who? --encoding ascii", "ask partial.pdf Who?"])
+def test_partial_input_is_a_warning_unless_strict(words: str) -> None:
+    outcome = run_hip(*words.split())
+    assert (outcome.code, outcome.out) == (0, "It was Ada.\n")
+    assert [line[:8] for line in outcome.err.splitlines()].count("warning:") == 1
+    assert run_hip(*words.split(), "--strict").code == 3
+
+
+def test_a_traceback_shows_no_values_and_only_with_debug() -> None:
+    engine = FakeEngine((), failure=RuntimeError("an index is out of range"))
+    plain = run_hip("ask", "book.txt", "Who wrote it?", engine=engine)
+    assert "run again with --debug" in error_line(plain)
+    told = run_hip("ask", "book.txt", "Who wrote it?", "--debug", "--json", engine=engine)
+    assert "Traceback" in told.err and told.json["error"]["code"] == "internal"
+    assert "Who wrote it?" not in told.err and "letter from Ada" not in told.err
+
+
+def test_a_file_gets_nothing_of_a_failure() -> None:
+    for options in ((), ("--json",), ("--jsonl",)):
+        engine = FakeEngine(failure=HipError("the model said no more"))
+        outcome = run_hip("ask", "book.txt", "Who?", "-o", "answer.txt", *options, engine=engine)
+        assert outcome.code == 1 and not Path("answer.txt").exists()
+        assert ("error" in outcome.json) if options else outcome.out == ""
 
 
 @pytest.mark.parametrize(
@@ -170,6 +179,15 @@ def test_an_option_from_elsewhere_is_blamed_there(monkeypatch: pytest.MonkeyPatc
     outcome = run_hip("ask", "book.txt", "Who?", "--config", "zero.toml")
     assert outcome.code == 2
     assert "from zero.toml" in outcome.err
+
+
+def test_json_of_the_environment_tells_of_early_failures_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HIP_JSON", "1")
+    for words in ("ask book.txt Who? --bogus", "aks", "sessions", "sessions show abc"):
+        assert list(run_hip(*words.split()).json) == ["schema_version", "error"]
+    assert run_hip("ask", "--jsonl", "--bogus").events[-1]["event"] == "error"
 
 
 def test_control_characters_of_a_name_are_spelled_out() -> None:

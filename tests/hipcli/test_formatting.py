@@ -3,8 +3,6 @@
 import pytest
 
 from hipcli import counting, formatting
-from hipcli.engine.events import Progress
-from hipcli.progress import described
 from hipcli.prompts import Passage
 from hipcli.report import place_in_words
 
@@ -56,15 +54,6 @@ def test_size(num_bytes: int, shown: str) -> None:
 )
 def test_duration(seconds: float, shown: str) -> None:
     assert formatting.duration(seconds) == shown
-
-
-def test_progress_in_words() -> None:
-    event = Progress("prefill", 4096, 2048, 12288, 812.4, 10.0, 45 << 20)
-    assert described(event) == (
-        "reading into the model: 4,096 of 12,288 tokens (2,048 cached), 812 tok/s, 10 s left, "
-        "KV 45.0 MiB"
-    )
-    assert described(Progress("vote", 1, 0, 2, float("inf"), None, 0)).endswith("1 of 2 tokens")
 
 
 @pytest.mark.parametrize(

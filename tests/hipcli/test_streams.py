@@ -49,6 +49,7 @@ def in_terminal(engine: dict[str, Any], *words: str, **variables: str) -> tuple[
         stdin=follower,
         stdout=follower,
         stderr=follower,
+        cwd=Path(__file__).parents[2],
         env={**os.environ, "TERM": "xterm-256color", **variables},
     )
     os.close(follower)

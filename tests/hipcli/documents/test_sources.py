@@ -72,7 +72,7 @@ def test_missing_sources_are_an_error_that_names_them_all() -> None:
     Path("a.txt").write_text("x")
     caught = error("a.txt", "b.txt", "no/such.pdf")
     assert caught.code == "input_unusable"
-    assert caught.message == "b.txt: no such file or folder\nno/such.pdf: no such file or folder"
+    assert caught.message == "b.txt: no such file or folder; no/such.pdf: no such file or folder"
     assert "'' is no name" in error("a.txt", "").message
     assert "no name" in error("a\0b").message
     assert "no such file" in error("caf\udce9.txt").message
