@@ -38,8 +38,8 @@ from hipcli.engine.evaluation.results import append_rows, read_rows  # noqa: E40
 from hipcli.engine.evaluation.running import Evaluation  # noqa: E402
 from hipcli.engine.evaluation.summary import lines  # noqa: E402
 from hipcli.engine.evaluation.tasks import TASKS  # noqa: E402
-from hipcli.heat_map import fidelity_table, length_name, table  # noqa: E402
 from hipcli.prompts.whole_text import TextPrompts  # noqa: E402
+from hipcli.terminal.heat_map import fidelity_table, length_name, table  # noqa: E402
 
 UNITS = {"k": 1 << 10, "m": 1 << 20}
 

@@ -9,7 +9,7 @@ def main() -> NoReturn:
     try:
         # Imported here, so that Ctrl-C during the imports is quiet too.
         from hipcli.app import run
-        from hipcli.console import Console
+        from hipcli.terminal.console import Console
 
         console = Console.real()
         code = run(sys.argv[1:], console)

@@ -20,14 +20,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from hipcli.arguments import Sources
-from hipcli.checks import check_settings
-from hipcli.console import Console
+from hipcli.config.arguments import Sources
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
 from hipcli.engine.events import Result, Token
-from hipcli.inquiry import Inquiry
-from hipcli.progress import ProgressView
-from hipcli.settings import Settings
+from hipcli.runs.checks import check_settings
+from hipcli.runs.inquiry import Inquiry
+from hipcli.terminal.console import Console
+from hipcli.terminal.progress import ProgressView
 
 
 class Answer:

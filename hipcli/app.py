@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from hipcli import output, settings, signals
 from hipcli.commands import (
     ask,
     bench,
@@ -25,12 +24,14 @@ from hipcli.commands import (
     sessions,
     summarize,
 )
-from hipcli.console import Console
+from hipcli.config import settings
+from hipcli.config.options import completion_requested, switched_on
 from hipcli.engine.errors import HipError
 from hipcli.exit_codes import ExitCode, exit_code
-from hipcli.formatting import one_line
-from hipcli.help_page import PARSE_ERROR, HelpfulCommand, HelpfulGroup
-from hipcli.options import completion_requested, switched_on
+from hipcli.terminal import output, signals
+from hipcli.terminal.console import Console
+from hipcli.terminal.formatting import one_line
+from hipcli.terminal.help_page import PARSE_ERROR, HelpfulCommand, HelpfulGroup
 from hipcli.version import __version__
 
 

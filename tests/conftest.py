@@ -20,7 +20,7 @@ OWN_MODELS_DIR = os.environ.get("HIP_MODELS_DIR")
 
 def real_models_dir() -> Path:
     """Where `hip models pull` put the default model for tests that need a real one."""
-    from hipcli.options import default_cache_dir
+    from hipcli.config.options import default_cache_dir
 
     return Path(OWN_MODELS_DIR or Path(OWN_CACHE_DIR or default_cache_dir()) / "models")
 

@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from hipcli import arguments, options
-from hipcli.asking import AskRun
-from hipcli.batch import Batch, BatchRun, parse_questions
 from hipcli.commands.resuming import Resume, check_before_reading
+from hipcli.config import arguments, options
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
-from hipcli.output import open_sink
-from hipcli.parameters import takes
-from hipcli.settings import Settings
+from hipcli.runs.asking import AskRun
+from hipcli.runs.batch import Batch, BatchRun, parse_questions
+from hipcli.terminal.output import open_sink
 
 
 @takes(*options.SECTIONS.values(), options.EVIDENCE)

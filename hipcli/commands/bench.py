@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from hipcli.console import Console
+from hipcli.config.options import CACHE, MODEL, MODELS_DIR, TALK
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import HipError, UsageError
 from hipcli.exit_codes import ExitCode
-from hipcli.help_page import group
-from hipcli.options import CACHE, MODEL, MODELS_DIR, TALK
-from hipcli.parameters import takes
-from hipcli.settings import Settings
+from hipcli.terminal.console import Console
+from hipcli.terminal.help_page import group
 
 Rest = Annotated[
     list[str] | None,
@@ -41,7 +41,7 @@ def kernels(context: typer.Context, rest: Rest = None) -> int:
 
     Prints a table, then one line of JSON.
     """
-    from hipcli.checks import check_device
+    from hipcli.runs.checks import check_device
 
     Settings.of(context)
     check_device("cuda")
@@ -62,7 +62,7 @@ def engine(context: typer.Context, device: Device = "cpu", rest: Rest = None) ->
     On a CPU the model is real; on a GPU it has the shape of Llama-3.1-8B and random weights.
     Prints a table, then one line of JSON.
     """
-    from hipcli.checks import check_device
+    from hipcli.runs.checks import check_device
 
     settings = Settings.of(context)
     if device not in ("cpu", "cuda"):

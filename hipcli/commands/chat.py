@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from hipcli import arguments, options
 from hipcli.commands.resuming import Resume, check_before_reading
-from hipcli.console import Console
+from hipcli.config import arguments, options
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
-from hipcli.output import open_sink
-from hipcli.parameters import takes
-from hipcli.settings import Settings
+from hipcli.terminal.console import Console
+from hipcli.terminal.output import open_sink
 
 
 @takes(*options.SECTIONS.values())
@@ -30,8 +30,8 @@ def chat(
     /fork, /stats, /quit. Alt-Enter begins a new line, Ctrl-C ends an answer, Ctrl-D the chat.
     Piped in, a line is a question.
     """
-    from hipcli.chatting import ChatRun
-    from hipcli.typing_in import lines
+    from hipcli.runs.chatting import ChatRun
+    from hipcli.terminal.typing_in import lines
 
     settings = Settings.of(context)
     values, words = settings.values, sources or []

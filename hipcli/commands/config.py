@@ -4,13 +4,14 @@ from typing import Any
 
 import typer
 
-from hipcli import formatting, options
-from hipcli.eval_options import EVAL
-from hipcli.help_page import group
-from hipcli.options import JSON, TALK
-from hipcli.output import show as show_result
-from hipcli.parameters import takes
-from hipcli.settings import Settings
+from hipcli.config import options
+from hipcli.config.eval_options import EVAL
+from hipcli.config.options import JSON, TALK
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings
+from hipcli.terminal import formatting
+from hipcli.terminal.help_page import group
+from hipcli.terminal.output import show as show_result
 
 
 def build() -> typer.Typer:

@@ -19,14 +19,14 @@ from typing import Literal
 
 import typer
 
-from hipcli import formatting
-from hipcli.console import Console
+from hipcli.config.options import CACHE, JSON, MODEL, MODELS_DIR, OUTPUT, TALK
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import HipError
 from hipcli.exit_codes import ExitCode
-from hipcli.options import CACHE, JSON, MODEL, MODELS_DIR, OUTPUT, TALK
-from hipcli.output import show
-from hipcli.parameters import takes
-from hipcli.settings import Settings
+from hipcli.terminal import formatting
+from hipcli.terminal.console import Console
+from hipcli.terminal.output import show
 from hipcli.version import __version__
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "pypdfium2", "pypdf", "rich")

@@ -2,11 +2,9 @@
 
 import typer
 
-from hipcli import formatting
-from hipcli.eval_options import EVAL
-from hipcli.opening import open_engine
-from hipcli.option import changed
-from hipcli.options import (
+from hipcli.config.eval_options import EVAL
+from hipcli.config.option import changed
+from hipcli.config.options import (
     ANSWER,
     CACHE,
     JSON,
@@ -18,9 +16,11 @@ from hipcli.options import (
     PROGRESS,
     TALK,
 )
-from hipcli.output import SCHEMA_VERSION, StdoutSink
-from hipcli.parameters import takes
-from hipcli.settings import Settings
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings
+from hipcli.runs.opening import open_engine
+from hipcli.terminal import formatting
+from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink
 
 _METHOD = (
     changed(METHOD, "method", help="Methods, or the baselines bm25 and oracle.", metavar="NAMES"),
@@ -57,7 +57,7 @@ def evaluate(context: typer.Context) -> int:
     (RULER-style; the scores are not theirs). An interrupted run goes on where it stopped when
     --out names the same file.
     """
-    from hipcli.evaluating import EvalRun, listed
+    from hipcli.runs.evaluating import EvalRun, listed
 
     settings = Settings.of(context)
     if settings.values["list"]:

@@ -9,17 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hipcli import arguments, counting, formatting, token_tree
-from hipcli.checks import check_reading
-from hipcli.console import Console
+from hipcli.config import arguments
+from hipcli.config.options import (
+    CACHE,
+    COUNT,
+    JSON,
+    MODEL,
+    MODELS_DIR,
+    OUTPUT,
+    PROGRESS,
+    READING,
+    TALK,
+)
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import ModelError
-from hipcli.material import input_rows
-from hipcli.options import CACHE, COUNT, JSON, MODEL, MODELS_DIR, OUTPUT, PROGRESS, READING, TALK
-from hipcli.output import SCHEMA_VERSION, open_sink
-from hipcli.parameters import takes
-from hipcli.progress import ProgressView
-from hipcli.report import warning_row
-from hipcli.settings import Settings
+from hipcli.runs import counting
+from hipcli.runs.checks import check_reading
+from hipcli.runs.material import input_rows
+from hipcli.terminal import formatting, token_tree
+from hipcli.terminal.console import Console
+from hipcli.terminal.output import SCHEMA_VERSION, open_sink
+from hipcli.terminal.progress import ProgressView
+from hipcli.terminal.report import warning_row
 
 if TYPE_CHECKING:
     from hipcli.documents import Corpus

@@ -6,11 +6,11 @@ from typing import Any
 
 import typer
 
-from hipcli import formatting
-from hipcli.options import JSON, OUTPUT, TALK
-from hipcli.output import show
-from hipcli.parameters import takes
-from hipcli.settings import Settings
+from hipcli.config.options import JSON, OUTPUT, TALK
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings
+from hipcli.terminal import formatting
+from hipcli.terminal.output import show
 
 
 @takes(JSON, OUTPUT, TALK)

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hipcli import completion, formatting
-from hipcli.console import Console
+from hipcli.config.options import CACHE, JSON, MODEL, MODELS_DIR, OUTPUT, PROGRESS, TALK
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
-from hipcli.help_page import group
-from hipcli.opening import fetch
-from hipcli.options import CACHE, JSON, MODEL, MODELS_DIR, OUTPUT, PROGRESS, TALK
-from hipcli.output import show as show_result
-from hipcli.parameters import takes
-from hipcli.progress import ProgressView
-from hipcli.settings import Settings
+from hipcli.runs.opening import fetch
+from hipcli.terminal import completion, formatting
+from hipcli.terminal.console import Console
+from hipcli.terminal.help_page import group
+from hipcli.terminal.output import show as show_result
+from hipcli.terminal.progress import ProgressView
 
 if TYPE_CHECKING:
     from hipcli.engine.models import ModelFolder

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from hipcli import arguments, completion
-from hipcli.arguments import Sources
-from hipcli.checks import check_settings
-from hipcli.console import Console
+from hipcli.config import arguments
+from hipcli.config.arguments import Sources
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
-from hipcli.settings import Settings
+from hipcli.runs.checks import check_settings
+from hipcli.terminal import completion
+from hipcli.terminal.console import Console
 
 Resume = Annotated[
     str | None,

@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hipcli import formatting
 from hipcli.commands.session_table import Key, Keys, describe, named_sessions, session_store
-from hipcli.console import Console
+from hipcli.config.options import CACHE, JSON, TALK
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings, parse_size
 from hipcli.engine.errors import DamagedSessionError, SessionError
 from hipcli.exit_codes import ExitCode
-from hipcli.options import CACHE, JSON, TALK
-from hipcli.output import show
-from hipcli.parameters import takes
-from hipcli.settings import Settings, parse_size
+from hipcli.terminal import formatting
+from hipcli.terminal.console import Console
+from hipcli.terminal.output import show
 
 if TYPE_CHECKING:
     from hipcli.engine.sessions import SessionRecord, SessionStore

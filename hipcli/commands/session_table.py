@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hipcli import completion, formatting
-from hipcli.settings import Settings
+from hipcli.config.settings import Settings
+from hipcli.terminal import completion, formatting
 
 if TYPE_CHECKING:
     from hipcli.engine.sessions import SessionRecord, SessionStore

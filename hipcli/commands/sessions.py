@@ -2,7 +2,6 @@
 
 import typer
 
-from hipcli import formatting
 from hipcli.commands import session_care
 from hipcli.commands.session_table import (
     Key,
@@ -13,13 +12,14 @@ from hipcli.commands.session_table import (
     named_sessions,
     session_store,
 )
-from hipcli.console import Console
+from hipcli.config.options import CACHE, JSON, OUTPUT, TALK
+from hipcli.config.parameters import takes
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
-from hipcli.help_page import group
-from hipcli.options import CACHE, JSON, OUTPUT, TALK
-from hipcli.output import show as show_result
-from hipcli.parameters import takes
-from hipcli.settings import Settings
+from hipcli.terminal import formatting
+from hipcli.terminal.console import Console
+from hipcli.terminal.help_page import group
+from hipcli.terminal.output import show as show_result
 
 
 def build() -> typer.Typer:

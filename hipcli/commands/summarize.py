@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from hipcli import options
 from hipcli.commands.resuming import Resume, resumed_or_read
+from hipcli.config import options
+from hipcli.config.parameters import checked_choice, takes
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
-from hipcli.output import open_sink
-from hipcli.parameters import checked_choice, takes
-from hipcli.settings import Settings
 from hipcli.summary import wording
+from hipcli.terminal.output import open_sink
 
 PER = ("file", "chapter", "none")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hipcli.material import Material
+from hipcli.runs.material import Material
 from hipcli.summary.sections import Section
 
 

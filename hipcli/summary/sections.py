@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 
 from hipcli.documents import PAGED_KINDS, unit_of
-from hipcli.formatting import plural
 from hipcli.prompts import Context, DocumentSpan, TextSpan
 from hipcli.summary.headings import Heading, find_headings, title
+from hipcli.terminal.formatting import plural
 
 # A pass over a section costs a question; more than this many would take longer than reading.
 MAX_SECTIONS = 96

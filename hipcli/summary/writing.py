@@ -8,19 +8,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hipcli.arguments import Sources
-from hipcli.asking import Run
-from hipcli.console import Console
+from hipcli.citing.grounds import Grounds
+from hipcli.config.arguments import Sources
+from hipcli.config.settings import Settings
 from hipcli.engine.config import CacheConfig, GenerationConfig
 from hipcli.engine.events import Event, Phase, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
-from hipcli.following import shown
-from hipcli.grounds import Grounds
-from hipcli.inquiry import Inquiry
-from hipcli.output import Sink
-from hipcli.progress import ProgressView
-from hipcli.report import evidence_row
-from hipcli.settings import Settings
+from hipcli.runs.asking import Run
+from hipcli.runs.following import shown
+from hipcli.runs.inquiry import Inquiry
 from hipcli.summary import wording
 from hipcli.summary.coverage import coverage
 from hipcli.summary.kept import KeptParts, digest
@@ -28,6 +24,10 @@ from hipcli.summary.layout import Part, Per, Summary, as_text, part_row
 from hipcli.summary.notes import NOTES_TOKENS, grouped, notes_context
 from hipcli.summary.repository import entry_points
 from hipcli.summary.sections import Section, describe, find_sections, label
+from hipcli.terminal.console import Console
+from hipcli.terminal.output import Sink
+from hipcli.terminal.progress import ProgressView
+from hipcli.terminal.report import evidence_row
 
 # The finish_reason of a part that the model wrote nothing for; it is not covered.
 NOT_WRITTEN = "empty"

@@ -12,7 +12,6 @@ from unittest import mock
 import numpy as np
 
 from hipcli.app import run
-from hipcli.console import Console
 from hipcli.engine.events import (
     Event,
     Evidence,
@@ -23,6 +22,7 @@ from hipcli.engine.events import (
     SessionInfo,
     Token,
 )
+from hipcli.terminal.console import Console
 
 FIRST_CHARACTER = 16
 
@@ -160,8 +160,8 @@ def installed(engine: FakeEngine) -> Iterator[None]:
         return engine
 
     with (
-        mock.patch("hipcli.opening.open_engine", open_engine),
-        mock.patch("hipcli.opening.make_request", Request),
+        mock.patch("hipcli.runs.opening.open_engine", open_engine),
+        mock.patch("hipcli.runs.opening.make_request", Request),
     ):
         yield
 

@@ -253,7 +253,7 @@ def test_a_piped_stdin_is_not_touched_when_there_is_a_source(book: str) -> None:
             raise AssertionError("stdin was read")
 
     from hipcli.app import run
-    from hipcli.console import Console
+    from hipcli.terminal.console import Console
     from tests.hipcli.fakes import installed
 
     out = io.StringIO()
@@ -270,7 +270,7 @@ def test_the_engine_is_closed_when_the_reader_goes_away(book: str) -> None:
             raise BrokenPipeError
 
     from hipcli.app import run
-    from hipcli.console import Console
+    from hipcli.terminal.console import Console
     from tests.hipcli.fakes import installed
 
     err = io.StringIO()

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from hipcli.citations import find_citations
+from hipcli.citing.citations import find_citations
+from hipcli.citing.evidence_page import evidence_page
+from hipcli.citing.grounds import Citation, Finding, Grounds, citation_row
 from hipcli.engine.events import Evidence
-from hipcli.evidence_page import evidence_page
-from hipcli.grounds import Citation, Finding, Grounds, citation_row
 from hipcli.prompts import Context, assemble
 from hipcli.prompts.quoting import find_quote, whole_lines
-from hipcli.report import footnotes
+from hipcli.terminal.report import footnotes
 from tests.hipcli.fakes import FakeEngine, FakeTokenizer, run_hip
 from tests.hipcli.prompts.fakes import ByteTokenizer, corpus, document, paged
 

@@ -188,7 +188,7 @@ def test_the_first_question_fetches_the_default_model(
     hub: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hipcli.app import run
-    from hipcli.console import Console
+    from hipcli.terminal.console import Console
     from tests.hipcli.fakes import Request
 
     class Engine:
@@ -196,7 +196,7 @@ def test_the_first_question_fetches_the_default_model(
 
     fake = type("module", (), {"Engine": Engine})
     monkeypatch.setitem(__import__("sys").modules, "hipcli.engine.engine", fake)
-    monkeypatch.setattr("hipcli.opening.make_request", Request)
+    monkeypatch.setattr("hipcli.runs.opening.make_request", Request)
     out, err = io.StringIO(), io.StringIO()
     assert run(["ask", "book.txt", "Who?"], Console(None, out, err)) == 0
     assert hub == ["smollm2"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hipcli import options
+from hipcli.config import options
 from tests.hipcli.fakes import run_hip
 
 

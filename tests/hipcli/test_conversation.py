@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hipcli.conversation import keep, turns_of
 from hipcli.engine.events import Result, SessionInfo
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.manifest import Manifest
 from hipcli.prompts import question_ids, question_range
+from hipcli.runs.conversation import keep, turns_of
 from tests.hipcli.fakes import FakeEngine, FakeTokenizer, run_hip
 from tests.hipcli.saved import save
 

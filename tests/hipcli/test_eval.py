@@ -51,7 +51,7 @@ def test_tables_of_text(model: str) -> None:
 def test_colours_on_a_terminal_are_on_stderr(
     model: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hipcli.console.Console.stderr_is_terminal", True)
+    monkeypatch.setattr("hipcli.terminal.console.Console.stderr_is_terminal", True)
     words = ("eval", "--model", model, *SMALL, "-q")
     outcome = run_hip(*words, on_terminal=True, width=width)
     assert outcome.code == 0, outcome.err

@@ -148,7 +148,7 @@ def test_a_gpu_that_is_not_here_is_told_at_once(
     for name in files:
         (tmp_path / name).touch()
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr("hipcli.checks._DEVICES", tmp_path)
+    monkeypatch.setattr("hipcli.runs.checks._DEVICES", tmp_path)
     monkeypatch.setattr("importlib.metadata.version", lambda name: version)
     for device in ("cuda", "cuda:1"):
         outcome = run_hip("ask", "book.txt", "Who?", "--device", device)

@@ -2,9 +2,10 @@
 
 import pytest
 
-from hipcli import counting, formatting
 from hipcli.prompts import Passage
-from hipcli.report import place_in_words
+from hipcli.runs import counting
+from hipcli.terminal import formatting
+from hipcli.terminal.report import place_in_words
 
 
 @pytest.mark.parametrize(

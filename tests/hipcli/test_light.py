@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hipcli.app import run
-from hipcli.console import Console
+from hipcli.terminal.console import Console
 from tests.engine.evaluation.tiny import model_folder
 from tests.hipcli.saved import save
 
@@ -18,7 +18,7 @@ from tests.hipcli.saved import save
 PROGRAM = """
 import json, resource, sys
 from hipcli.app import run
-from hipcli.console import Console
+from hipcli.terminal.console import Console
 code = run(sys.argv[1:], Console(None, open("/dev/null", "w"), open("/dev/null", "w")))
 used = resource.getrusage(resource.RUSAGE_SELF)
 cpu_s = used.ru_utime + used.ru_stime
@@ -53,14 +53,14 @@ UNUSED = (
     "tiktoken",
     "pathspec",
     "gguf",
-    "hipcli.chatting",
+    "hipcli.runs.chatting",
     "hipcli.documents.folders",
     "hipcli.documents.pdf_reader",
-    "hipcli.evaluating",
-    "hipcli.heat_map",
-    "hipcli.manual",
+    "hipcli.runs.evaluating",
+    "hipcli.terminal.heat_map",
+    "hipcli.terminal.manual",
     "hipcli.summary.writing",
-    "hipcli.typing_in",
+    "hipcli.terminal.typing_in",
     "hipcli.engine.benchmarks",
     "hipcli.engine.evaluation",
     "hipcli.engine.methods.window",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hipcli.app import run
-from hipcli.console import Console
+from hipcli.terminal.console import Console
 from tests.hipcli.fakes import FakeEngine, Outcome, installed, run_hip
 from tests.hipcli.saved import save
 from tests.hipcli.test_streams import in_terminal
@@ -70,7 +70,7 @@ class Signalled(FakeEngine):
 def strikes(monkeypatch: pytest.MonkeyPatch) -> list[Signalled]:
     """The engine in it is struck while documents are read, and while a model is loaded."""
     engines: list[Signalled] = []
-    from hipcli.progress import ProgressView
+    from hipcli.terminal.progress import ProgressView
 
     shown, begun = ProgressView.reading, ProgressView.phase
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hipcli.manual import help_pages, man_page, markdown
+from hipcli.terminal.manual import help_pages, man_page, markdown
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize(("name", "made"), [("help.md", markdown), ("hip.1", man_page)])
 def test_the_files_are_as_the_commands(name: str, made) -> None:  # type: ignore[no-untyped-def]
     kind = {"help.md": "help", "hip.1": "man"}[name]
-    hint = f"make it anew: python -m hipcli.manual {kind} > docs/{name}"
+    hint = f"make it anew: python -m hipcli.terminal.manual {kind} > docs/{name}"
     assert (DOCS / name).read_text("utf-8") == made(), hint
 
 

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from hipcli.console import Console
 from hipcli.engine.events import Progress
-from hipcli.progress import ProgressView, described
+from hipcli.terminal.console import Console
+from hipcli.terminal.progress import ProgressView, described
 from tests.hipcli.fakes import Terminal
 
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from hipcli.completion import sessions
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.manifest import MANIFEST, read_sealed, write_sealed
+from hipcli.terminal.completion import sessions
 from tests.hipcli.fakes import run_hip
 from tests.hipcli.saved import flip, save
 

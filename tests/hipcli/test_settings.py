@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hipcli import options
+from hipcli.config import options
+from hipcli.config.settings import parse_size, read_password
 from hipcli.engine.errors import UsageError
-from hipcli.settings import parse_size, read_password
 from tests.hipcli.fakes import FakeEngine, run_hip
 
 

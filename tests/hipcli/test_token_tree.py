@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hipcli import token_tree
+from hipcli.terminal import token_tree
 from tests.hipcli.fakes import run_hip
 
 

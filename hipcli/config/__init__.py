@@ -1,0 +1,1 @@
+"""Options, and how flags, environment, files and defaults become settings."""

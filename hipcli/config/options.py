@@ -1,0 +1,330 @@
+"""Every option that more than one command takes: literal tables, the one place that names them.
+
+`eval_options.py` has those of `hip eval` alone.
+
+An option has one name on all its ways: `--max-new-tokens`, `HIP_MAX_NEW_TOKENS`, the TOML key
+`max_new_tokens`, and the field of the config it ends in. `parameters.py` turns the tables into
+Typer parameters, `settings.py` the parsed values into configs. Environment variables are read here
+(by Typer, through `envvar`) and nowhere else.
+"""
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+from hipcli.config.eval_options import EVAL
+from hipcli.config.option import Option, default_of
+from hipcli.engine.config import ANSWER_MODES, KV_DTYPES, EngineConfig, GenerationConfig
+
+DEFAULT_MODEL: str = default_of(EngineConfig, "model")
+
+
+def completion_requested() -> bool:
+    """True when a shell runs `hip` to complete a command line; Typer's own variable says so."""
+    return bool(os.environ.get("_HIP_COMPLETE"))
+
+
+def switched_on(name: str) -> bool:
+    """True when the environment switches a flag on, for errors before Typer has read it."""
+    return os.environ.get(f"HIP_{name.upper()}", "").lower() in ("1", "true", "t", "yes", "y", "on")
+
+
+MODELS_DIR = (
+    Option(
+        "models_dir",
+        Path,
+        None,
+        "Where pulled models lie (default: beside the cache).",
+        metavar="FOLDER",
+    ),
+)
+
+MODEL = (
+    Option(
+        "model",
+        str,
+        DEFAULT_MODEL,
+        "Model: an alias, org/name[@rev], a folder with safetensors, or a .gguf file.",
+        ("--model", "-m"),
+        metavar="NAME",
+    ),
+)
+
+MACHINE = (
+    Option(
+        "device",
+        str,
+        default_of(EngineConfig, "device"),
+        "auto, cpu, cuda or cuda:N.",
+        metavar="DEVICE",
+    ),
+    Option(
+        "dtype",
+        str,
+        default_of(EngineConfig, "dtype"),
+        "Number format of weights and activations.",
+        choices=("auto", "bfloat16", "float32"),
+    ),
+    Option(
+        "kv_dtype",
+        str,
+        default_of(EngineConfig, "kv_dtype"),
+        "Number format of stored keys and values; fp8_e4m3 halves their memory, on GPUs only.",
+        choices=KV_DTYPES,
+    ),
+    Option(
+        "context_limit",
+        int,
+        None,
+        "Refuse (or cut, see --fit) more tokens than this.",
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
+        "fit",
+        str,
+        "error",
+        "What to do with more tokens than fit: stop, or keep the head, the tail, or both ends "
+        "(middle leaves out the middle).",
+        choices=("error", "head", "tail", "middle"),
+    ),
+)
+
+METHOD = (
+    Option(
+        "method",
+        str,
+        default_of(EngineConfig, "method"),
+        "Attention method; `hip methods` lists them.",
+        metavar="NAME",
+    ),
+    Option(
+        "budget_tokens",
+        int,
+        None,
+        "Tokens that a query may select (default: the method's own).",
+        minimum=0,
+        metavar="N",
+    ),
+    Option(
+        "window_tokens",
+        int,
+        None,
+        "Latest tokens always attended (default: the method's own).",
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
+        "sink_tokens",
+        int,
+        None,
+        "First tokens always attended (default: the method's own).",
+        minimum=0,
+        metavar="N",
+    ),
+)
+
+ANSWER = (
+    Option(
+        "answer",
+        str,
+        "auto",
+        "How the answer is found: attend to the whole context, share its voted "
+        "passages, reread them, or let hip choose.",
+        choices=ANSWER_MODES,
+    ),
+    Option("cite", bool, False, "After the answer, list the passages it rests on."),
+    Option("system", str, None, "System prompt.", metavar="TEXT"),
+    Option(
+        "max_new_tokens",
+        int,
+        default_of(GenerationConfig, "max_new_tokens"),
+        "Longest answer.",
+        ("--max-new-tokens", "-n"),
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
+        "temperature",
+        float,
+        default_of(GenerationConfig, "temperature"),
+        "0 is greedy: the same answer every time.",
+        minimum=0,
+        metavar="T",
+    ),
+    Option(
+        "seed",
+        int,
+        default_of(GenerationConfig, "seed"),
+        "Seed for a temperature above 0.",
+        metavar="N",
+    ),
+)
+
+READING = (
+    Option(
+        "include", list, (), "Read only files that match this pattern (repeatable).", metavar="GLOB"
+    ),
+    Option(
+        "exclude", list, (), "Leave out files that match this pattern (repeatable).", metavar="GLOB"
+    ),
+    Option("hidden", bool, False, "Read hidden files of a folder too."),
+    Option(
+        "gitignore",
+        bool,
+        True,
+        "Leave out what git ignores, or don't.",
+        ("--gitignore/--no-gitignore",),
+    ),
+    Option(
+        "max_file_size", str, None, "Skip larger files of a folder, as in 2MiB.", metavar="SIZE"
+    ),
+    Option(
+        "max_files",
+        int,
+        None,
+        "Refuse folders with more files to read (default: 50,000).",
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
+        "max_total_size",
+        str,
+        None,
+        "Refuse folders with more bytes to read (default: 4GiB).",
+        metavar="SIZE",
+    ),
+    Option("encoding", str, None, "Encoding of text files that are not UTF-8.", metavar="NAME"),
+    Option(
+        "password_file", Path, None, "File whose first line opens encrypted PDFs.", metavar="FILE"
+    ),
+    Option("strict", bool, False, "Stop (exit 3) when any part of the input is unreadable."),
+    Option(
+        "files_from",
+        str,
+        None,
+        "Read more SOURCEs from FILE, one a line; - is stdin.",
+        metavar="FILE",
+        in_file=False,
+    ),
+    Option(
+        "null",
+        bool,
+        False,
+        "Names in --files-from end with a NUL byte.",
+        ("--null", "-0"),
+        in_file=False,
+    ),
+)
+
+COUNT = (
+    Option(
+        "count",
+        str,
+        "tokens",
+        "What to count: tokens of the model, words, or tokens of hosted models.",
+        choices=("tokens", "words", "cl100k_base", "o200k_base"),
+    ),
+)
+
+EVIDENCE = (
+    Option(
+        "open_evidence",
+        Path,
+        None,
+        "Write the passages behind the answer, highlighted, to FILE: one page for a browser.",
+        metavar="FILE.html",
+        in_file=False,
+    ),
+)
+
+CACHE = (Option("cache_dir", Path, None, "Where sessions and models are kept.", metavar="FOLDER"),)
+
+SESSION = (
+    Option(
+        "cache_max_size",
+        str,
+        None,
+        "What saved sessions may take together, as in 20GiB (default: the smaller of 50GiB and a "
+        "quarter of the free disk).",
+        metavar="SIZE",
+    ),
+    Option("name", str, "", "Name the saved session.", metavar="NAME"),
+    Option("no_cache", bool, False, "Neither use nor save a session."),
+    Option("refresh", bool, False, "Read everything anew even if a saved session matches."),
+    Option(
+        "stale_ok",
+        bool,
+        False,
+        "Resume a session as it is although its files have changed; the answer is marked.",
+    ),
+    Option("cached_only", bool, False, "Stop (exit 5) when no saved session matches."),
+)
+
+JSON = (Option("json", bool, False, "Print one JSON document.", ("--json",)),)
+
+JSONL = (
+    Option("jsonl", bool, False, "Print events as JSON, one a line; the last one is the result."),
+)
+
+OUTPUT = (
+    Option(
+        "output",
+        Path,
+        None,
+        "Write to FILE instead of stdout (whole or not at all).",
+        ("--output", "-o"),
+        metavar="FILE",
+    ),
+)
+
+PROGRESS = (Option("progress", str, "auto", "Progress on stderr.", choices=("auto", "on", "off")),)
+
+TALK = (
+    Option("quiet", bool, False, "No progress, no notices, no warnings.", ("--quiet", "-q")),
+    Option(
+        "verbose", int, 0, "Say more, such as where each setting came from.", ("--verbose", "-v")
+    ),
+    Option("debug", bool, False, "Show a traceback when something fails."),
+    Option("no_color", bool, False, "No colours on stderr (NO_COLOR does the same)."),
+    Option(
+        "config",
+        Path,
+        None,
+        "Configuration of a project; goes before the user's own.",
+        metavar="FILE",
+        in_file=False,
+    ),
+)
+
+
+# The name of the help section for each group. `hip ask` takes all of these.
+SECTIONS = {
+    "Model": MODEL + MODELS_DIR + MACHINE,
+    "Method": METHOD,
+    "Answer": ANSWER,
+    "Documents": READING,
+    "Session": CACHE + SESSION,
+    "Output": JSON + JSONL + OUTPUT + PROGRESS + TALK,
+}
+
+ALL = COUNT + EVAL + EVIDENCE + tuple(option for group in SECTIONS.values() for option in group)
+
+
+def default_cache_dir() -> Path:
+    """The cache root when neither `--cache-dir` nor HIP_CACHE_DIR names one."""
+    return platformdirs.user_cache_path("hip", appauthor=False)
+
+
+def user_config_file() -> Path:
+    """The user's own configuration file, which need not exist."""
+    return platformdirs.user_config_path("hip", appauthor=False) / "config.toml"
+
+
+def flag(name: str) -> str:
+    """The long flag of the option called `name`, as a user types it."""
+    for option in ALL:
+        if option.name == name and option.flags:
+            return option.flags[0].split("/")[0]
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,1 @@
+"""One run of a command, from words to answer, and the pieces that runs share."""

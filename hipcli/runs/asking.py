@@ -1,0 +1,165 @@
+"""One run of `hip ask`, from words to answer: read, open the engine, ask, show.
+
+No error is caught here for good; `app.py` turns what escapes into an exit code.
+"""
+
+import time
+from contextlib import suppress
+
+from hipcli.config.arguments import Asked
+from hipcli.config.settings import Settings
+from hipcli.engine.errors import SessionError, UsageError
+from hipcli.engine.events import Event, Notice, Phase, Progress, Result, Token
+from hipcli.exit_codes import ExitCode
+from hipcli.runs.following import shown
+from hipcli.runs.inquiry import Inquiry
+from hipcli.terminal.console import Console
+from hipcli.terminal.formatting import count, duration
+from hipcli.terminal.output import Sink
+from hipcli.terminal.progress import ProgressView
+from hipcli.terminal.report import Report, warning_row
+from hipcli.version import __version__
+
+
+class Run:
+    """What every command that asks the engine shows while it works.
+
+    Args:
+        console: for notices and warnings.
+        settings: the parsed options.
+        sink: where the output goes.
+        command: its name, for the first JSON event.
+    """
+
+    def __init__(self, console: Console, settings: Settings, sink: Sink, command: str) -> None:
+        self._console = console
+        self._settings = settings
+        self._sink = sink
+        self._command = command
+        self._report = Report(sink, settings.output_format, settings.values["cite"])
+        self._warnings: list[dict[str, str]] = []
+        self._started_s = time.perf_counter()
+
+    def run(self) -> int:
+        """Does the work, and returns the exit code."""
+        console = self._console
+        # On one terminal, a live line and JSON lines would overwrite each other.
+        mixed = self._settings.output_format == "jsonl" and console.stdout_is_terminal
+        visible = self._settings.shows_progress and not mixed
+        with ProgressView(console, visible) as view, console.libraries_kept_quiet():
+            self._report.start(self._command, __version__)
+            try:
+                return self._work(view)
+            except BaseException:
+                view.stop()
+                self._report.abandon()
+                raise
+
+    def _work(self, view: ProgressView) -> int:
+        raise NotImplementedError
+
+    def _show(self, event: Event, view: ProgressView) -> None:
+        if isinstance(event, Token):
+            if self._settings.output_format == "text" and self._console.stdout_is_terminal:
+                view.stop()
+            self._report.token(event.text)
+        else:
+            self._show_work(event, view)
+
+    def _show_work(self, event: Event, view: ProgressView) -> None:
+        """Shows what is no part of an answer."""
+        if isinstance(event, Progress):
+            view.advance(event)
+            self._report.progress(event)
+        elif isinstance(event, Phase):
+            view.phase(event.name)
+        elif isinstance(event, Notice):
+            self._warn(warning_row(event.code, event.message))
+
+    def _warn(self, row: dict[str, str]) -> None:
+        self._warnings.append(row)
+        # Messages about a document begin with its name.
+        self._console.warn(row["message"])
+        self._report.warning(row)
+
+
+class AskRun(Run):
+    """One question, asked once.
+
+    Args:
+        asked: what is asked, about what.
+        converse: True to let the session keep question and answer.
+        page: where the page of `--open-evidence` goes; None for no page.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        settings: Settings,
+        asked: Asked,
+        sink: Sink,
+        converse: bool = False,
+        page: Sink | None = None,
+    ) -> None:
+        super().__init__(console, settings, sink, "ask")
+        self._asked = asked
+        self._converse = converse
+        self._page = page
+
+    def _work(self, view: ProgressView) -> int:
+        question, key = self._asked.question, self._asked.session
+        with Inquiry(self._console, self._settings, self._warn) as inquiry:
+            if key is None and self._asked.sources is not None:
+                inquiry.open_documents(self._asked.sources, view, [question])
+            else:
+                if not key:
+                    self._refuse_lone_key()
+                inquiry.open_session(key or None, view, [question])
+            events = inquiry.ask(question, turns=inquiry.turns)
+            result = shown(events, lambda event: self._show(event, view))
+            return self._finish(result, inquiry, view)
+
+    def _refuse_lone_key(self) -> None:
+        """`hip ask --resume ID` lacks its question; the id must not be taken for one."""
+        from hipcli.engine.sessions import SessionStore
+
+        word = self._asked.question
+        if " " in word or len(word) < 4:
+            return
+        with suppress(SessionError):
+            SessionStore(self._settings.cache_root).find(word)
+            raise UsageError(
+                f"{word!r} is a session, the question is missing",
+                f'try: hip ask --resume {word} "QUESTION"',
+            )
+
+    def _finish(self, result: Result, inquiry: Inquiry, view: ProgressView) -> int:
+        view.stop()
+        if result.finish_reason == "interrupted" and self._settings.output_format == "text":
+            # Half an answer on the screen speaks for itself; in a file it must not stand.
+            raise KeyboardInterrupt
+        question = self._asked.question
+        grounds = inquiry.grounds(question, result)
+        if self._converse and result.finish_reason != "interrupted":
+            inquiry.keep_turn(question, result)
+        document = inquiry.document(result, grounds, self._warnings, self._started_s)
+        self._report.result(document, grounds.citations)
+        if self._page is not None:
+            from hipcli.citing.evidence_page import evidence_page
+
+            context = inquiry.material.context
+            self._page.write(evidence_page(question, result.answer, context, grounds))
+        self._summarise(result)
+        return ExitCode.INTERRUPTED if result.finish_reason == "interrupted" else ExitCode.OK
+
+    def _summarise(self, result: Result) -> None:
+        """What `-v` adds after the answer."""
+        elapsed_s = time.perf_counter() - self._started_s
+        self._console.detail(
+            f"{count(result.context_tokens)} tokens of context, "
+            f"{count(result.cached_tokens)} cached, "
+            f"{count(result.prefilled_tokens)} prefilled, "
+            f"{count(result.generated_tokens)} generated, in {duration(elapsed_s)}"
+        )
+        if result.session.id:
+            self._console.detail(f"session {result.session.id}")

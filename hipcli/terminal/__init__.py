@@ -1,0 +1,1 @@
+"""Streams, pages and pictures: everything that is shown or typed."""
