@@ -9,12 +9,16 @@ KV_DTYPES = ("auto", "fp8_e4m3")
 ANSWER_MODES = ("auto", "attend", "share", "reread")
 
 
+# Room for an answer is set aside before it begins.
+MAX_NEW_TOKENS = 1 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
     """How an answer is generated.
 
     Args:
-        max_new_tokens: at most this many tokens, at least 1.
+        max_new_tokens: at most this many tokens, from 1 to `MAX_NEW_TOKENS`.
         temperature: 0 takes the most likely token each time; above 0 samples.
         seed: of the sampling.
     """
@@ -24,8 +28,10 @@ class GenerationConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; it must be at least 1")
+        if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
+            raise ValueError(
+                f"max_new_tokens is {self.max_new_tokens}; it must be from 1 to {MAX_NEW_TOKENS}"
+            )
         if not 0 <= self.temperature <= 10:
             raise ValueError(f"temperature is {self.temperature}; it must be between 0 and 10")
 

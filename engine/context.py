@@ -156,8 +156,12 @@ class ContextReader:
         """Give the session the name asked for; another one that has it loses it."""
         if not saved.name:
             return
+        former = session.manifest.name
         with contextlib.suppress(OSError):
             session.rename(saved.name)
+            if former and former != saved.name:
+                what = f"session {session.id} is called {saved.name!r} now; it was {former!r}"
+                yield Notice("renamed", what)
         lost = ", ".join(saved.sessions.claim_name(saved.name, session.manifest.key))
         if lost:
             what = f"the name {saved.name!r} is this session's now; {lost} had it"

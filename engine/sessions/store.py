@@ -134,7 +134,10 @@ class SessionStore:
         if wanted is None:
             # Never an older one in place of the latest.
             return self._readable(every[0], unusable)
-        matches = [record for record in every if record.name and record.name == wanted]
+        # A whole id first: a name that looks like one must not hide another session.
+        matches = [record for record in every if wanted in (record.id, record.key)]
+        if not matches:
+            matches = [record for record in every if record.name and record.name == wanted]
         if not matches:
             matches = [record for record in every if wanted and record.key.startswith(wanted)]
         if not matches:

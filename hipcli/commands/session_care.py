@@ -73,7 +73,12 @@ def fork(
     store = session_store(settings)
     parent = store.find(key)
     had_it = [record.id for record in store.list() if name and record.name == name]
-    record = branch(store, parent, name)
+    try:
+        record = branch(store, parent, name)
+    except OSError as error:
+        raise SessionError(
+            f"the branch cannot be written: {error}", "hip doctor shows what the cache allows"
+        ) from None
     if had_it:
         console.warn(f"the name {name!r} is the branch's now; {', '.join(had_it)} had it")
     show(console, settings, f"{record.id}\n", parent=parent.id, session=describe(record))

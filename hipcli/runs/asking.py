@@ -144,6 +144,11 @@ class AskRun(Run):
             inquiry.keep_turn(question, result)
         document = inquiry.document(result, grounds, self._warnings, self._started_s)
         self._report.result(document, grounds.citations)
+        if result.finish_reason == "length" and self._settings.output_format == "text":
+            limit = self._settings.generation_config().max_new_tokens
+            self._console.note(
+                f"the answer was cut at {limit} tokens; --max-new-tokens allows more"
+            )
         if self._page is not None:
             from hipcli.citing.evidence_page import evidence_page
 

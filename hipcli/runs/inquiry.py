@@ -140,7 +140,11 @@ class Inquiry:
         check_settings(self.settings)
         for row in stale.differing(record, self.settings.values):
             self._warn(row)
-        changed = stale.changed(remembered_documents(record.extra.get("context", {})))
+        documents = remembered_documents(record.extra.get("context", {}))
+        changed, gone = stale.changed(documents), stale.gone(documents)
+        if gone:
+            what = f"{', '.join(gone)} no longer there; the session's text of it is used"
+            self._warn(warning_row("source_gone", what))
         if changed and not self.settings.values["stale_ok"]:
             what = f"{', '.join(changed)} changed since the session was read; it is read again"
             self._warn(warning_row("source_changed", what))

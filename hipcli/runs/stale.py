@@ -52,12 +52,24 @@ def differing(record: "SessionRecord", values: Mapping[str, Any]) -> list[dict[s
 def changed(documents: Sequence["DocumentSpan"]) -> list[str]:
     """Names of the documents whose files hold other bytes now, in order.
 
-    A file that is gone, or was piped in, has not changed: the session is all that is left of it.
+    A file that is gone (see `gone`), or was piped in, has not changed: the session is all that is
+    left of it.
     """
     return [
         entry.name
         for entry in documents
         if _is_file(entry.path) and _sha256(entry.path) not in ("", entry.sha256)
+    ]
+
+
+def gone(documents: Sequence["DocumentSpan"]) -> list[str]:
+    """Names of the documents whose files are not there any more, in order."""
+    return [
+        entry.name
+        for entry in documents
+        if entry.path != _STDIN
+        and not entry.path.startswith(_DESCRIPTORS)
+        and not os.path.lexists(entry.path)
     ]
 
 

@@ -53,6 +53,25 @@ def test_two_sessions_never_share_a_name(runner: Runner, tmp_path: Path) -> None
     assert store.find("novel").id == first.id
 
 
+def test_a_name_that_looks_like_an_id_hides_no_session(runner: Runner, tmp_path: Path) -> None:
+    store = SessionStore(tmp_path)
+    build(runner, tmp_path, seed=1)
+    first = store.find(None)
+    build(runner, tmp_path, first.id, seed=2)
+    assert store.find(first.id).key == first.key
+    assert store.find(first.key).key == first.key
+
+
+def test_a_new_name_for_a_session_is_told(runner: Runner, tmp_path: Path) -> None:
+    build(runner, tmp_path, "novel", seed=1)
+    events = build(runner, tmp_path, "letters", seed=1)
+    (notice,) = [event for event in events if isinstance(event, Notice)]
+    assert notice.code == "renamed" and "'novel'" in notice.message
+    assert not [
+        event for event in build(runner, tmp_path, "letters", seed=1) if isinstance(event, Notice)
+    ]
+
+
 def test_an_ambiguous_prefix_names_the_candidates(runner: Runner, tmp_path: Path) -> None:
     store = SessionStore(tmp_path)
     seed = 0
