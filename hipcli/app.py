@@ -77,7 +77,7 @@ def _root(
         context.obj.write(f"hip {__version__}\n")
         raise typer.Exit(ExitCode.OK)
     if context.invoked_subcommand is None:
-        context.fail('no command given; try hip ask FILE "QUESTION", or hip --help')
+        context.fail('no command given; for example: hip ask FILE "QUESTION"')
 
 
 def run(arguments: Sequence[str], console: Console) -> int:

@@ -1,6 +1,7 @@
 """The environment of every test: the one place in the tests that touches it."""
 
 import os
+import signal
 from pathlib import Path
 
 # Triton reads this when it is first imported; set later, its interpreter fails. Without a GPU the
@@ -12,6 +13,8 @@ import pytest
 from hipcli.engine.threads import prepare_threads
 
 prepare_threads()
+# A shell makes its background jobs ignore Ctrl-C, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Where whoever runs the tests keeps caches and models; kept before a test hides it.
 OWN_CACHE_DIR = os.environ.get("HIP_CACHE_DIR")

@@ -103,8 +103,8 @@ METHOD = (
         "budget_tokens",
         int,
         None,
-        "Tokens that a query may select (default: the method's own).",
-        minimum=0,
+        "Tokens that a query may select, a multiple of 64 (default: the method's own).",
+        minimum=64,
         metavar="N",
     ),
     Option(

@@ -109,7 +109,7 @@ OPTIONS: list[Row] = [
         ("--context-limit none", 2, "--context-limit"),
         ("--fit both", 2, "error, head, tail, middle"),
         ("--method hpi", 2, "did you mean 'hip'?"),
-        ("--method dense --budget-tokens 9", 2, "no setting budget_tokens"),
+        ("--method dense --budget-tokens 64", 2, "no setting budget_tokens"),
         ("--budget-tokens -1", 2, "--budget-tokens"),
         ("--window-tokens 0", 2, "--window-tokens"),
         ("--sink-tokens few", 2, "--sink-tokens"),
