@@ -5,7 +5,7 @@ words of an answer. Those rest on pages that were sound; the rest comes from doc
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hipcli.engine.answering import Answerer
 from hipcli.engine.context import Context, ContextReader
@@ -35,6 +35,11 @@ class CheckedAnswer:
     context: Context = field(init=False)
     answerer: Answerer = field(init=False)
     tail: Tail = field(init=False)
+
+    def as_read(self) -> Context:
+        """The context for another question: what this one left behind it is forgotten."""
+        self.context.store.rewind(self.tail)
+        return replace(self.context, cached_tokens=self.tail.length, prefill_s=0.0)
 
     def events(self) -> Generator[Event | int, None, None]:
         """Events of reading, then the token ids of the answer.

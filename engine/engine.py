@@ -142,14 +142,12 @@ class Engine:
         from hipcli.engine.checked import CheckedAnswer
 
         reader = self._reader(requests[0], spare_tokens)
-        context = None
-        for request in requests:
-            checked = CheckedAnswer(reader, partial(self._answerer, request), context)
-            yield from self._answer(request, checked, started, load_s)
-            tail = checked.tail
-            checked.context.store.rewind(tail)
-            context = replace(checked.context, cached_tokens=tail.length, prefill_s=0.0)
+        checked = CheckedAnswer(reader, partial(self._answerer, requests[0]))
+        yield from self._answer(requests[0], checked, started, load_s)
+        for request in requests[1:]:
             started = time.perf_counter()
+            checked = CheckedAnswer(reader, partial(self._answerer, request), checked.as_read())
+            yield from self._answer(request, checked, started, load_s)
 
     def _answer(
         self, request: AskRequest, checked: Any, started: float, load_s: float

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 import traceback
@@ -22,18 +21,8 @@ from pathlib import Path
 
 import torch
 
+from hipcli.engine.benchmarks.checkout import commit
 from hipcli.engine.config import KV_DTYPES
-
-FOLDER = Path(__file__).resolve().parent
-
-
-def commit() -> str:
-    """Short hash of the checkout, or "unknown" outside one."""
-    done = subprocess.run(
-        ["git", "-C", str(FOLDER), "rev-parse", "--short", "HEAD"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.stdout.strip() or "unknown"
 
 
 def environment(device: str) -> dict[str, object]:

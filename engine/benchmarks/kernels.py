@@ -13,29 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 import traceback
-from pathlib import Path
 
 import torch
 
+from hipcli.engine.benchmarks.checkout import commit
 from hipcli.engine.benchmarks.kernel_cases import Bench, sections, speedups
 from hipcli.engine.benchmarks.kernel_checks import check_all
 from hipcli.engine.benchmarks.kernel_fp8 import fp8_sections
 from hipcli.engine.benchmarks.kernel_sweeps import sweeps
-
-FOLDER = Path(__file__).resolve().parent
-
-
-def commit() -> str:
-    """Short hash of the checkout, or "unknown" outside one."""
-    done = subprocess.run(
-        ["git", "-C", str(FOLDER), "rev-parse", "--short", "HEAD"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.stdout.strip() or "unknown"
 
 
 def environment() -> dict[str, object]:
