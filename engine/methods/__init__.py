@@ -13,11 +13,20 @@ from hipcli.engine.errors import UsageError
 
 
 class MethodEntry(NamedTuple):
-    """A row of the table."""
+    """A row of the table.
+
+    Args:
+        summary: one line.
+        config, method: the classes, as "module:attribute".
+        source: where it was published.
+        cost: what a token pays for, besides the keys it attends.
+    """
 
     summary: str
     config: str
     method: str
+    source: str
+    cost: str
 
 
 METHODS: dict[str, MethodEntry] = {
@@ -25,16 +34,29 @@ METHODS: dict[str, MethodEntry] = {
         "hierarchical pruning per KV head, sinks and window, packed positions (default)",
         "hipcli.engine.methods.configs:HipConfig",
         "hipcli.engine.methods.hip:HipMethod",
+        "after InfiniteHiP, arXiv 2502.08910",
+        "bounds of all pages, then the keys of 256 pages; one question: all keys",
+    ),
+    "quest": MethodEntry(
+        "pages by the bound of their keys' box, per KV head, for every token",
+        "hipcli.engine.methods.configs:QuestConfig",
+        "hipcli.engine.methods.quest:QuestMethod",
+        "Quest, arXiv 2406.10774",
+        "bounds of all pages: 1/32 of the keys",
     ),
     "window": MethodEntry(
-        "sinks and a window only (StreamingLLM)",
+        "sinks and a window only",
         "hipcli.engine.methods.configs:WindowConfig",
         "hipcli.engine.methods.window:WindowMethod",
+        "StreamingLLM, arXiv 2309.17453",
+        "nothing",
     ),
     "dense": MethodEntry(
         "every key at its true position; exact inside the trained window",
         "hipcli.engine.methods.configs:DenseConfig",
         "hipcli.engine.methods.dense:DenseMethod",
+        "Transformer, arXiv 1706.03762",
+        "all keys and values are attended",
     ),
 }
 

@@ -13,6 +13,14 @@ def check_pages(config: object, *names: str) -> None:
             raise ValueError(f"{name} is {value}; it must be a positive multiple of 64")
 
 
+def check_at_least(config: object, least: int, *names: str) -> None:
+    """Raise ValueError unless the named fields are `least` or more."""
+    for name in names:
+        value = getattr(config, name)
+        if value < least:
+            raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+
 @dataclass(frozen=True, slots=True)
 class HipConfig:
     """Settings of the method `hip`; all `_tokens` are tokens of context.
@@ -47,16 +55,34 @@ class HipConfig:
         check_pages(self, "sink_tokens", "window_tokens", "budget_tokens", "prefill_budget_tokens")
         if self.block_size_k not in (8, 16, 32, 64):
             raise ValueError(f"block_size_k is {self.block_size_k}; it must be 8, 16, 32 or 64")
-        for name in ("query_stride", "candidate_refresh_steps", "block_refresh_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.query_distance_tokens < 1:
-            raise ValueError("query_distance_tokens must be at least 1")
+        check_at_least(self, 1, "query_stride", "candidate_refresh_steps", "block_refresh_steps")
+        check_at_least(self, 1, "query_distance_tokens")
         if self.candidate_tokens < self.budget_tokens:
             raise ValueError(
                 f"candidate_tokens is {self.candidate_tokens}; it must be at least"
                 f" budget_tokens ({self.budget_tokens})"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class QuestConfig:
+    """Settings of the method `quest`.
+
+    Args:
+        sink_tokens: first tokens that every query attends.
+        window_tokens: last tokens that every query attends.
+        budget_tokens: tokens selected for a query, or a block of 64 queries, per KV head.
+        query_distance_tokens: distance between query and keys while selecting.
+    """
+
+    sink_tokens: int = 256
+    window_tokens: int = 1024
+    budget_tokens: int = 2048
+    query_distance_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        check_pages(self, "sink_tokens", "window_tokens", "budget_tokens")
+        check_at_least(self, 1, "query_distance_tokens")
 
 
 @dataclass(frozen=True, slots=True)

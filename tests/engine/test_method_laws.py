@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from hipcli.engine.methods.base import Geometry
-from hipcli.engine.methods.configs import HipConfig, WindowConfig
+from hipcli.engine.methods.configs import HipConfig, QuestConfig, WindowConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
+from hipcli.engine.methods.quest import QuestMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.passes import PrefillPass
 from hipcli.engine.runner import Runner
@@ -25,6 +26,9 @@ SPARSE = {
             candidate_tokens=256,
             query_distance_tokens=200,
         )
+    ),
+    "quest": lambda: QuestMethod(
+        QuestConfig(sink_tokens=64, window_tokens=128, budget_tokens=128, query_distance_tokens=200)
     ),
     "window": lambda: WindowMethod(WindowConfig(sink_tokens=64, window_tokens=128)),
 }
