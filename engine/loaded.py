@@ -7,7 +7,7 @@ import torch
 
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.device import GPU_DENSE_TOKENS, check_kv_dtype, chunk_tokens
-from hipcli.engine.errors import ModelError
+from hipcli.engine.errors import ModelError, UsageError
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.hip import HipMethod
@@ -87,6 +87,11 @@ class LoadedEngine:
 
 def _method(config: EngineConfig, runner: Runner) -> Method:
     method: Method = make_method(config.method, config.method_settings)
+    if runner.layout.quantised and not method.reads_fp8:
+        raise UsageError(
+            f"--method {config.method} does not attend keys and values in fp8",
+            "leave --kv-dtype at auto",
+        )
     if isinstance(method, HipMethod) and runner.device.type == "cuda":
         # Not a setting of its own: a session serves other devices too.
         method.dense_floor_tokens = min(runner.trained_tokens, GPU_DENSE_TOKENS)

@@ -13,7 +13,7 @@ from hipcli.engine.dense import fused_attention
 from hipcli.engine.methods.base import Geometry, Method, no_blocks
 from hipcli.engine.parts import Part, parts
 from hipcli.engine.selection import best_blocks, between
-from hipcli.engine.step import Step, StepInput
+from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, num_pages
 from hipcli.engine.views import PackedView
 from hipcli.engine.vote import Ballot
@@ -33,8 +33,11 @@ class PrefillPass:
     _chunk_parts: list[Part] = field(default_factory=list)
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
-        if self.method.own_attention is not None:
-            return self.method.own_attention.attend(layer, q, step)
+        own = self.method.own_attention
+        if own is None or not own.keeps_state:
+            step.end_where_written(layer)
+        if own is not None:
+            return own.attend(layer, q, step)
         if (step.start, q.shape[0]) != self._chunk:
             self._chunk = (step.start, q.shape[0])
             self._chunk_parts = parts(self.method.geometry, *self._chunk, q.device)

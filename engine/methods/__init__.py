@@ -44,6 +44,27 @@ METHODS: dict[str, MethodEntry] = {
         "Quest, arXiv 2406.10774",
         "bounds of all pages: 1/32 of the keys",
     ),
+    "infllm": MethodEntry(
+        "blocks found by keys that received attention, for all heads; distant keys have no order",
+        "hipcli.engine.methods.configs:InfLLMConfig",
+        "hipcli.engine.methods.infllm:InfLLMMethod",
+        "InfLLM, arXiv 2402.04617",
+        "a vector of every block of 128 tokens and query head",
+    ),
+    "hip-paper": MethodEntry(
+        "three stages of halving over single keys, one list of blocks for all heads",
+        "hipcli.engine.methods.configs:HipPaperConfig",
+        "hipcli.engine.methods.hip_paper:HipPaperMethod",
+        "InfiniteHiP, arXiv 2502.08910",
+        "18 of every 256 keys per query head, then a constant number",
+    ),
+    "reattention": MethodEntry(
+        "spans around the keys that all heads vote for",
+        "hipcli.engine.methods.configs:ReAttentionConfig",
+        "hipcli.engine.methods.reattention:ReAttentionMethod",
+        "ReAttention (LongCache), arXiv 2407.15176",
+        "all keys, for every query and head",
+    ),
     "window": MethodEntry(
         "sinks and a window only",
         "hipcli.engine.methods.configs:WindowConfig",

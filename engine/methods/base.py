@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from hipcli.engine.step import LayerAttention, Step, StepInput
-from hipcli.engine.store.pages import PAGE_TOKENS
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,30 @@ class Schedule:
         return "keep"
 
 
+class OwnAttention(LayerAttention, Protocol):
+    """The attention of a method that attends by itself, whatever the pass.
+
+    Attributes:
+        keeps_state: it knows more of a context than its keys and values tell: the store's
+            `companion`, which a session saves.
+    """
+
+    @property
+    def keeps_state(self) -> bool:
+        """See the class."""
+
+    def resume(self, store: KVStore, tensors: dict[str, torch.Tensor]) -> None:
+        """Make the companion of a store again whose pages came from a session.
+
+        Args:
+            store: holds the whole context.
+            tensors: what `Companion.tensors` gave.
+
+        Raises:
+            DamagedSessionError: they do not belong to this context.
+        """
+
+
 class Method(Protocol):
     """An attention method.
 
@@ -88,6 +112,7 @@ class Method(Protocol):
         token_pages, token_blocks: candidate pages and blocks of one query and KV head; 0 for a
             method that selects nothing.
         decode_graphs: its selection is nothing but operators that a CUDA graph can hold.
+        reads_fp8: it attends keys and values in fp8.
         own_attention: for a method that attends by itself instead of naming blocks.
     """
 
@@ -98,9 +123,10 @@ class Method(Protocol):
     token_pages: int
     token_blocks: int
     decode_graphs: bool
+    reads_fp8: bool
 
     @property
-    def own_attention(self) -> LayerAttention | None:
+    def own_attention(self) -> OwnAttention | None:
         """Attends with all queries, whatever the pass; None where the shared kernels attend."""
 
     @property
@@ -187,9 +213,10 @@ class Kernels:
     __slots__ = ()
     prefill_block_size_k = PAGE_TOKENS
     decode_graphs = True
+    reads_fp8 = True
 
     @property
-    def own_attention(self) -> LayerAttention | None:
+    def own_attention(self) -> OwnAttention | None:
         """The shared kernels attend."""
         return None
 
@@ -233,3 +260,12 @@ class Unselective(Kernels):
 
     def select_token(self, layer: int, q: torch.Tensor, step: StepInput) -> None:
         """No selection."""
+
+
+class Own(Unselective):
+    """The part of a method that attends by itself: nobody asks it for blocks."""
+
+    __slots__ = ()
+    block_size_k = PAGE_TOKENS
+    decode_graphs = False
+    reads_fp8 = False

@@ -33,10 +33,14 @@ def pass_at(runner: Runner, store: KVStore, method: Method, start: int) -> StepI
     return StepInput(store, runner.tables, PrefillPass(method), start, scale)
 
 
-def turned(x: torch.Tensor, position: int) -> torch.Tensor:
-    """x [..., head_dim] rotated by RoPE to a position, negative ones included, in fp64."""
+def turned(x: torch.Tensor, position: int | torch.Tensor) -> torch.Tensor:
+    """x [..., head_dim] rotated by RoPE in fp64.
+
+    Args:
+        position: of all rows, or one for each, [...]; negative ones turn backwards.
+    """
     half = x.shape[-1] // 2
     inverse = 1.0 / (10000.0 ** (torch.arange(half).double() / half))
     pair = torch.complex(x[..., :half].double(), x[..., half:].double())
-    pair = pair * torch.exp(1j * position * inverse)
+    pair = pair * torch.exp(1j * torch.as_tensor(position).unsqueeze(-1) * inverse)
     return torch.cat((pair.real, pair.imag), -1)
