@@ -209,7 +209,7 @@ class ContextReader:
             return Context(store, SessionInfo(), start, elapsed)
         try:
             store.flush()
-            if store.companion is not None:
+            if own is not None and own.keeps_state and store.companion is not None:
                 write_companion(session.folder, store.companion.tensors(), self.disk)
             session.finish()
         except OSError as error:

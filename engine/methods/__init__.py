@@ -65,6 +65,13 @@ METHODS: dict[str, MethodEntry] = {
         "ReAttention (LongCache), arXiv 2407.15176",
         "all keys, for every query and head",
     ),
+    "infini": MethodEntry(
+        "segments, and a compressed memory of all before; needs a model trained with gates",
+        "hipcli.engine.methods.configs:InfiniConfig",
+        "hipcli.engine.methods.infini:InfiniMethod",
+        "Infini-attention, arXiv 2404.07143",
+        "a matrix per KV head",
+    ),
     "window": MethodEntry(
         "sinks and a window only",
         "hipcli.engine.methods.configs:WindowConfig",

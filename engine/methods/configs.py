@@ -208,6 +208,24 @@ class InfLLMConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class InfiniConfig:
+    """Settings of the method `infini`.
+
+    Args:
+        segment_tokens: tokens that attend one another; as the model was trained.
+        delta_rule: 1 to store only what the memory does not recall already, 0 for whole values.
+    """
+
+    segment_tokens: int = 2048
+    delta_rule: int = 1
+
+    def __post_init__(self) -> None:
+        check_pages(self, "segment_tokens")
+        if self.delta_rule not in (0, 1):
+            raise ValueError(f"delta_rule is {self.delta_rule}; it must be 0 or 1")
+
+
+@dataclass(frozen=True, slots=True)
 class WindowConfig:
     """Settings of the method `window`.
 
