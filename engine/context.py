@@ -17,6 +17,7 @@ from hipcli.engine.passes import PrefillPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.saving import Saved, damaged, not_saved
+from hipcli.engine.sessions.companion import read_companion, write_companion
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.session import Session
 from hipcli.engine.sessions.store import SessionStore
@@ -150,6 +151,9 @@ class ContextReader:
         saved.sessions.touch(session.folder)
         store = self._new_store()
         session.map_into(store)
+        own = self.method.own_attention
+        if own is not None and own.keeps_state:
+            own.resume(store, read_companion(session.folder))
         return Context(store, self._info(session, reused=True), session.tokens_done)
 
     def _name(self, saved: Saved, session: Session) -> Generator[Event, None, None]:
@@ -187,6 +191,10 @@ class ContextReader:
         yield from self._name(saved, session)
         # A resumed prefill goes on at a border of chunks, so that it equals one run through.
         start = session.tokens_done // self.chunk_tokens * self.chunk_tokens
+        own = self.method.own_attention
+        if own is not None and own.keeps_state:
+            # What it would have to know of the first tokens is saved with the whole context only.
+            start = 0
         try:
             session.begin_at(start)
         except OSError as error:
@@ -201,6 +209,8 @@ class ContextReader:
             return Context(store, SessionInfo(), start, elapsed)
         try:
             store.flush()
+            if own is not None and own.keeps_state and store.companion is not None:
+                write_companion(session.folder, store.companion.tensors(), self.disk)
             session.finish()
         except OSError as error:
             yield self._give_up(error)

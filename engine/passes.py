@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import torch
 
 from hipcli.engine.dense import fused_attention
-from hipcli.engine.methods.base import Geometry, Method
+from hipcli.engine.methods.base import Geometry, Method, no_blocks
+from hipcli.engine.parts import Part, parts
 from hipcli.engine.selection import best_blocks, between
-from hipcli.engine.step import Step, StepInput
+from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, num_pages
 from hipcli.engine.views import PackedView
 from hipcli.engine.vote import Ballot
@@ -23,76 +24,46 @@ from hipcli.kernels.types import SparsePlan
 from hipcli.kernels.vote import MAX_TOKENS, vote
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Queries [low, high) of a chunk that one call attends; `end` is the position after them.
-
-    `window_starts` int32 [num_q_blocks]; `dense` where they are all 0.
-    """
-
-    low: int
-    high: int
-    end: int
-    dense: bool
-    window_starts: torch.Tensor
-
-
-def _parts(geometry: Geometry, start: int, tokens: int, device: torch.device) -> list[_Part]:
-    """A chunk cut where attention stops being dense, and where it starts inside a page."""
-    end = start + tokens
-    num_dense = geometry.window_starts(start, end).count(0)
-    borders = [start]
-    if num_dense:
-        borders.append(min(end, (start // PAGE_TOKENS + num_dense) * PAGE_TOKENS))
-    elif start % PAGE_TOKENS:
-        borders.append(min(end, (start // PAGE_TOKENS + 1) * PAGE_TOKENS))
-    if borders[-1] < end:
-        borders.append(end)
-    parts = []
-    for low, high in zip(borders[:-1], borders[1:], strict=True):
-        dense = geometry.window_start(low) == 0
-        first = low if dense else low // PAGE_TOKENS * PAGE_TOKENS
-        positions = torch.arange(first, high, PAGE_TOKENS, device=device)
-        starts = torch.zeros_like(positions).int()
-        starts = starts if dense else geometry.window_starts_at(positions)
-        parts.append(_Part(low - start, high - start, high, dense, starts))
-    return parts
-
-
 @dataclass(slots=True)
 class PrefillPass:
     """Chunks of a document, selected for in blocks of 64 queries."""
 
     method: Method
     _chunk: tuple[int, int] = (-1, -1)
-    _chunk_parts: list[_Part] = field(default_factory=list)
+    _chunk_parts: list[Part] = field(default_factory=list)
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
+        own = self.method.own_attention
+        if own is None or not own.keeps_state:
+            step.end_where_written(layer)
+        if own is not None:
+            return own.attend(layer, q, step)
         if (step.start, q.shape[0]) != self._chunk:
             self._chunk = (step.start, q.shape[0])
-            self._chunk_parts = _parts(self.method.geometry, *self._chunk, q.device)
+            self._chunk_parts = parts(self.method.geometry, *self._chunk, q.device)
         outs = [
             self._attend(layer, q[part.low : part.high], step, part) for part in self._chunk_parts
         ]
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
-    def _attend(self, layer: int, q: torch.Tensor, step: StepInput, part: _Part) -> torch.Tensor:
+    def _attend(self, layer: int, q: torch.Tensor, step: StepInput, part: Part) -> torch.Tensor:
         store, geometry = step.store, self.method.geometry
         blocks, sink_tokens, local_tokens = None, 0, part.end
+        block_size_k = self.method.prefill_block_size_k
         if part.dense and store.device.type == "cuda" and q.dtype != torch.float32:
             return fused_attention(layer, q, step, part.end - q.shape[0], part.end)
         if not part.dense:
             blocks = self.method.select_prefill(layer, q, part.window_starts, step)
             sink_tokens = geometry.sink_tokens
-            selected = 0 if blocks is None else blocks.shape[2] * PAGE_TOKENS
+            selected = 0 if blocks is None else blocks.shape[2] * block_size_k
             local_tokens = sink_tokens + selected + geometry.window_tokens + PAGE_TOKENS
         first = geometry.window_start(part.end - q.shape[0])
-        store.check_attended(layer, blocks, PAGE_TOKENS, sink_tokens, first)
+        store.check_attended(layer, blocks, block_size_k, sink_tokens, first)
         plan = SparsePlan(
             no_blocks(len(part.window_starts), step) if blocks is None else blocks,
             part.window_starts,
             PAGE_TOKENS,
-            PAGE_TOKENS,
+            block_size_k,
             sink_tokens,
             local_tokens,
         )
@@ -108,12 +79,6 @@ class PrefillPass:
             return_lse=False,
             backend=store.backend,
         )[0]
-
-
-def no_blocks(num_queries: int, step: Step) -> torch.Tensor:
-    """The selection of a method that selects nothing: int32 [num_queries, num_kv_heads, 0]."""
-    shape = (num_queries, step.store.layout.num_kv_heads, 0)
-    return torch.empty(shape, dtype=torch.int32, device=step.store.device)
 
 
 def attend_tokens(
@@ -156,13 +121,13 @@ def attend_tokens(
 
 @dataclass(slots=True)
 class QuestionPass:
-    """Tokens of a question: every key is scored exactly, for the selection and for the vote.
+    """Tokens of a question: every key is scored exactly, for the vote and maybe the selection.
 
     Args:
-        method: whose geometry is used; its own selection is replaced by the exact scores.
+        method: attends, selects, or leaves the selection to the exact scores.
         ballot: collects the votes.
-        budget_tokens: tokens selected for each query and KV head.
-        block_size_k: tokens of a selected block.
+        budget_tokens: tokens selected by exact scores for each query and KV head.
+        block_size_k: tokens of a block selected by them.
     """
 
     method: Method
@@ -173,14 +138,19 @@ class QuestionPass:
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         page_max, lse = self._votes(layer, q, step)
         self.ballot.count(layer, page_max, lse)
-        geometry = self.method.geometry
+        if self.method.own_attention is not None:
+            return self.method.own_attention.attend(layer, q, step)
+        geometry, block_size_k = self.method.geometry, self.method.block_size_k
         positions = torch.arange(step.start, step.start + q.shape[0], device=q.device)
         starts = geometry.window_starts_at(positions)
         if geometry.window_start(step.start + q.shape[0] - 1) == 0:
-            blocks = no_blocks(q.shape[0], step)
+            blocks: torch.Tensor | None = no_blocks(q.shape[0], step)
         else:
+            blocks = self.method.select_question(layer, q, starts, step)
+        if blocks is None:
+            block_size_k = self.block_size_k
             blocks = self._select(layer, q, step, (page_max - lse.unsqueeze(-1)), starts)
-        return attend_tokens(layer, q, step, (blocks, starts), geometry, self.block_size_k)
+        return attend_tokens(layer, q, step, (blocks, starts), geometry, block_size_k)
 
     def _votes(
         self, layer: int, q: torch.Tensor, step: StepInput
@@ -255,7 +225,14 @@ class AnswerPass:
         """Tokens of a selected block."""
         return self.method.block_size_k if self.pages is None else PAGE_TOKENS
 
+    @property
+    def graphs(self) -> bool:
+        """A CUDA graph can hold its steps."""
+        return self.pages is not None or self.method.decode_graphs
+
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
+        if self.pages is None and self.method.own_attention is not None:
+            return self.method.own_attention.attend(layer, q, step)
         window_start = self.method.geometry.window_start(step.start)
         if step.store.backend == "cpu":
             blocks = self._blocks(layer, q, step, window_start)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hipcli.engine.methods.base import Geometry, Schedule
+from hipcli.engine.methods.base import Geometry, Kernels, Schedule
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.selection import best_blocks, best_pages
 from hipcli.engine.step import Step, StepInput
@@ -34,7 +34,7 @@ class _LayerCache:
 
 
 @dataclass(slots=True)
-class HipMethod:
+class HipMethod(Kernels):
     """See the module. Holds the selections of one running answer; `reset` forgets them.
 
     Args:
@@ -98,6 +98,11 @@ class HipMethod:
         )
         num_pages = config.prefill_budget_tokens // PAGE_TOKENS
         return select_blocks(scores, num_pages, backend=step.store.backend)
+
+    def select_question(
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
+    ) -> None:
+        """A question is short: every key is scored exactly for it."""
 
     def choose_pages(
         self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: Step

@@ -212,6 +212,8 @@ def test_methods_show_their_settings() -> None:
     by_name = {row["name"]: row for row in rows}
     assert {"hip", "dense"} <= set(by_name)
     assert by_name["hip"]["settings"]["sink_tokens"] > 0
+    assert all(row["source"] and row["cost"] for row in rows)
+    assert "arXiv 2406.10774" in outcome.out
 
 
 def test_doctor_is_well_only_with_a_model(hub: list[str]) -> None:
