@@ -7,6 +7,7 @@ process, `DeviceMemory` keeps them on a GPU and copies to and from the files.
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
@@ -69,6 +70,8 @@ class KVStore:
         index: per layer the summaries of all full pages; asking for those of a layer raises
             DamagedSessionError when they are not what was written.
         length: tokens of which every layer has been written.
+        kept_pages: of a pruned context which of its pages are here, int64 ascending; None for all.
+            They stand side by side: only `Answerer` knows that something is missing.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class KVStore:
         self.backend = backend
         self.device = torch.device(device)
         self.length = 0
+        self.kept_pages: np.ndarray | None = None
         capacity = num_pages(capacity_tokens)
         make = HostMemory if backend == "cpu" else DeviceMemory
         self._memory = make(layout, capacity, self.device)
