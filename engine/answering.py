@@ -77,20 +77,27 @@ class Answerer:
             logits fp32 [vocab_size] of the first token of the answer, and the attention to go on
             with; `store` holds the prompt.
         """
-        context_tokens = len(self.request.context_ids)
+        context_tokens = self.store.length
         question = torch.tensor(self.request.question_ids)
         self.method.reset()
         tail = self.store.tail()
         head = self._read_head(question)
         start, end = (max(0, token - head) for token in self.request.own_words)
         words = (start, end) if end > start else (0, len(question) - head)
-        ballot = Ballot(context_tokens, self.vote_distance_tokens, words)
-        asking = QuestionPass(self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS)
-        logits = self._run(question[head:], asking, context_tokens + head)
         count = self.request.evidence_count
-        self.evidence = ballot.evidence(*self.request.votable, count)
-        self.mode = self._resolve_mode(context_tokens + len(question))
-        if self.mode in ("dense", "attend"):
+        self.mode = self._resolve_mode(len(question))
+        attends = self.mode in ("dense", "attend")
+        ballot = None
+        if count or not attends:
+            kept = self.store.kept_pages
+            ballot = Ballot(context_tokens, self.vote_distance_tokens, words, kept)
+        asking = QuestionPass(
+            self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS, attends
+        )
+        logits = self._run(question[head:], asking, context_tokens + head)
+        if ballot is not None:
+            self.evidence = ballot.evidence(*self.request.votable, count)
+        if ballot is None or attends:
             return logits, AnswerPass(self.method)
         if self.mode == "reread":
             return self._reread(ballot, question)
@@ -108,7 +115,7 @@ class Answerer:
             how many tokens of the question were read.
         """
         head = max(0, len(question) - MAX_VOTING_TOKENS)
-        base = len(self.request.context_ids)
+        base = self.store.length
         reading = PrefillPass(self.method)
         for start in range(0, head, HEAD_CHUNK_TOKENS):
             part = question[start : min(start + HEAD_CHUNK_TOKENS, head)]
@@ -116,9 +123,11 @@ class Answerer:
             self.runner.forward(part, step)
         return head
 
-    def _resolve_mode(self, prompt_tokens: int) -> str:
-        room = self.request.generation.max_new_tokens
-        dense = self.method.geometry.window_start(prompt_tokens + room) == 0
+    def _resolve_mode(self, question_tokens: int) -> str:
+        room = question_tokens + self.request.generation.max_new_tokens
+        # A pruned context has fewer tokens than its documents.
+        dense = self.method.geometry.window_start(self.store.length + room) == 0
+        prompt_tokens = len(self.request.context_ids) + question_tokens
         wanted = self.request.answer
         if wanted != "auto":
             return "dense" if dense and wanted in ("attend", "share") else wanted

@@ -24,6 +24,7 @@ from hipcli.engine.methods import make_config
 from hipcli.engine.models import ModelFolder, resolve
 from hipcli.engine.passages import SEPARATOR
 from hipcli.engine.request import AskRequest
+from hipcli.engine.store.layout import PAGE_TOKENS
 from hipcli.engine.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -142,11 +143,18 @@ class Engine:
         from hipcli.engine.checked import CheckedAnswer
 
         reader = self._reader(requests[0], spare_tokens)
-        checked = CheckedAnswer(reader, partial(self._answerer, requests[0]))
+        checked = CheckedAnswer(
+            reader, partial(self._answerer, requests[0]), keep=_kept_unsaved(requests[0])
+        )
         yield from self._answer(requests[0], checked, started, load_s)
         for request in requests[1:]:
             started = time.perf_counter()
-            checked = CheckedAnswer(reader, partial(self._answerer, request), checked.as_read())
+            checked = CheckedAnswer(
+                reader,
+                partial(self._answerer, request),
+                checked.as_read(),
+                keep=_kept_unsaved(request),
+            )
             yield from self._answer(request, checked, started, load_s)
 
     def _answer(
@@ -176,7 +184,7 @@ class Engine:
         if pieces[-1]:
             yield Token(-1, pieces[-1])
         ended = time.perf_counter()
-        context, answerer = checked.context, checked.answerer
+        context, answerer = checked.asked, checked.answerer
         timings = {
             "load_s": load_s,
             "prefill_s": context.prefill_s,
@@ -245,7 +253,9 @@ class Engine:
         session: SessionInfo = context.session
         total = len(request.context_ids)
         kv_bytes = self._loaded.runner.layout.num_bytes(context.store.length)
-        on_disk = self._loaded.runner.layout.num_bytes(total) if session.complete else 0
+        kept = context.store.kept_pages
+        saved = total if kept is None else len(kept) * PAGE_TOKENS
+        on_disk = self._loaded.runner.layout.num_bytes(saved) if session.complete else 0
         on_gpu = self._loaded.runner.device.type == "cuda"
         return Result(
             answer=answer,
@@ -268,6 +278,13 @@ class Engine:
                 "peak_device_bytes": self._loaded.runner.peak_device_bytes(),
             },
         )
+
+
+def _kept_unsaved(request: AskRequest) -> float:
+    """The part of its context that a request keeps where nothing is saved: sessions prune by
+    themselves."""
+    cache = request.cache
+    return cache.keep if cache.directory is None and cache.keep is not None else 1.0
 
 
 def _spare_tokens(request: AskRequest) -> int:

@@ -123,21 +123,29 @@ def attend_tokens(
 class QuestionPass:
     """Tokens of a question: every key is scored exactly, for the vote and maybe the selection.
 
+    Without a ballot no pass over all keys is made: the method selects by itself, and the time
+    hardly grows with the context.
+
     Args:
         method: attends, selects, or leaves the selection to the exact scores.
-        ballot: collects the votes.
+        ballot: collects the votes; None for no vote.
         budget_tokens: tokens selected by exact scores for each query and KV head.
         block_size_k: tokens of a block selected by them.
+        own_selection: the method selects, whether there is a vote or not.
     """
 
     method: Method
-    ballot: Ballot
+    ballot: Ballot | None
     budget_tokens: int
     block_size_k: int
+    own_selection: bool = False
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
-        page_max, lse = self._votes(layer, q, step)
-        self.ballot.count(layer, page_max, lse)
+        shares = None
+        if self.ballot is not None:
+            page_max, lse = self._votes(layer, q, step, self.ballot)
+            self.ballot.count(layer, page_max, lse)
+            shares = page_max - lse.unsqueeze(-1)
         if self.method.own_attention is not None:
             return self.method.own_attention.attend(layer, q, step)
         geometry, block_size_k = self.method.geometry, self.method.block_size_k
@@ -147,17 +155,28 @@ class QuestionPass:
             blocks: torch.Tensor | None = no_blocks(q.shape[0], step)
         else:
             blocks = self.method.select_question(layer, q, starts, step)
-        if blocks is None:
-            block_size_k = self.block_size_k
-            blocks = self._select(layer, q, step, (page_max - lse.unsqueeze(-1)), starts)
+        if blocks is None and (self.own_selection or self.ballot is None or shares is None):
+            blocks = self._own(layer, q, step, starts)
+        elif blocks is None:
+            block_size_k, distance = self.block_size_k, self.ballot.distance_tokens
+            blocks = self._select(layer, q, step, shares, starts, distance)
         return attend_tokens(layer, q, step, (blocks, starts), geometry, block_size_k)
 
+    def _own(
+        self, layer: int, q: torch.Tensor, step: StepInput, window_starts: torch.Tensor
+    ) -> torch.Tensor:
+        """The method's own blocks of each token, int32 [T, num_kv_heads, n]."""
+        if not self.method.token_pages:
+            return no_blocks(q.shape[0], step)
+        pages = self.method.choose_pages(layer, q, window_starts, step)
+        return self.method.choose_blocks(layer, q, pages, step)
+
     def _votes(
-        self, layer: int, q: torch.Tensor, step: StepInput
+        self, layer: int, q: torch.Tensor, step: StepInput, ballot: Ballot
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Page maxima fp32 [T, num_heads, pages of the context] and their log-sum-exp."""
-        store, distance = step.store, self.ballot.distance_tokens
-        context = self.ballot.context_tokens
+        store, distance = step.store, ballot.distance_tokens
+        context = ballot.context_tokens
         store.check_keys(layer)
         rope, length = step.tables.first(distance + 1), store.seqlen_k(context)
         results = [
@@ -182,9 +201,10 @@ class QuestionPass:
         step: StepInput,
         shares: torch.Tensor,
         window_starts: torch.Tensor,
+        distance: int,
     ) -> torch.Tensor:
         """Best blocks between sinks and window of each token, int32 [T, num_kv_heads, n]."""
-        store, distance = step.store, self.ballot.distance_tokens
+        store = step.store
         num_blocks = self.budget_tokens // self.block_size_k
         shares = shares.unflatten(1, (store.layout.num_kv_heads, -1)).amax(2)
         shares = between(shares, self.method.geometry.sink_tokens, window_starts)

@@ -13,8 +13,10 @@ recompute; NeurIPS 2025).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from hipcli.engine.events import Evidence
@@ -29,6 +31,8 @@ class Ballot:
         context_tokens: tokens that can be voted for, from position 0.
         distance_tokens: distance between query and keys while scoring.
         own_words: which tokens of the pass are the asker's own words, [start, end).
+        kept_pages: of a pruned context which of its pages are in the store, where they stand side
+            by side; None for all. What is handed in are pages of the context either way.
 
     Attributes:
         votes: fp32 [num_pages], sum over heads and tokens so far; None before the first layer.
@@ -37,6 +41,7 @@ class Ballot:
     context_tokens: int
     distance_tokens: int
     own_words: tuple[int, int]
+    kept_pages: np.ndarray | None = None
     votes: torch.Tensor | None = None
 
     def count(self, layer: int, page_max: torch.Tensor, lse: torch.Tensor) -> None:
@@ -64,14 +69,22 @@ class Ballot:
         if self.votes is None:
             raise ValueError("no layer has voted")
         order: list[int] = self.votes.argsort(descending=True).tolist()
+        if self.kept_pages is not None:
+            order = self.kept_pages[order].tolist()
         return [
             page
             for page in order
             if (page + 1) * PAGE_TOKENS > first_token and page * PAGE_TOKENS < end_token
         ]
 
+    def _by_page(self) -> Mapping[int, float]:
+        """Votes by page of the context, for those in the store."""
+        found = [] if self.votes is None else self.votes.tolist()
+        pages = range(len(found)) if self.kept_pages is None else self.kept_pages.tolist()
+        return dict(zip(pages, found, strict=True))
+
     def pages(self, first_token: int, end_token: int, budget_tokens: int) -> torch.Tensor:
-        """The winning pages, each with its right neighbour, int64 ascending.
+        """The winning pages, each with its right neighbour, int64 ascending, as the store counts.
 
         A passage that starts near the end of a page goes on in the next one.
 
@@ -81,21 +94,26 @@ class Ballot:
         """
         limit = budget_tokens // PAGE_TOKENS
         last = -(-end_token // PAGE_TOKENS)
+        there = None if self.kept_pages is None else set(self.kept_pages.tolist())
         chosen: dict[int, None] = {}
         for page in self.ranking(first_token, end_token):
             for candidate in (page, page + 1):
-                if candidate < last and len(chosen) < limit:
+                missing = there is not None and candidate not in there
+                if candidate < last and len(chosen) < limit and not missing:
                     chosen[candidate] = None
             if len(chosen) >= limit:
                 break
-        return torch.tensor(sorted(chosen), dtype=torch.long)
+        pages = torch.tensor(sorted(chosen), dtype=torch.long)
+        if self.kept_pages is None:
+            return pages
+        return torch.searchsorted(torch.from_numpy(self.kept_pages), pages)
 
     def evidence(self, first_token: int, end_token: int, count: int) -> tuple[Evidence, ...]:
         """The `count` pages of [first, end) with most votes, best first, scores relative to it."""
         if self.votes is None:
             return ()
         order = self.ranking(first_token, end_token)[:count]
-        votes = self.votes.tolist()
+        votes = self._by_page()
         order = [page for page in order if votes[page] > 0]
         return tuple(
             Evidence(

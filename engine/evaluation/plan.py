@@ -36,6 +36,7 @@ class Plan:
         answers: answer modes of the attention methods.
         samples: texts per cell of the grid, each from a seed of its own.
         seed: of everything.
+        keeps: parts of the context that methods answer from, 1 for all of it.
     """
 
     tasks: tuple[str, ...]
@@ -46,6 +47,7 @@ class Plan:
     answers: tuple[str, ...]
     samples: int = 1
     seed: int = 0
+    keeps: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         _check("task", self.tasks, TASKS)
@@ -59,17 +61,17 @@ class Plan:
         if not all(0 <= depth <= 1 for depth in self.depths):
             raise UsageError("--depths must lie between 0 and 1")
 
-    def settings(self) -> list[tuple[str, str]]:
-        """Methods with their answer modes: baselines reread, dense attention attends."""
-        pairs: list[tuple[str, str]] = []
+    def settings(self) -> list[tuple[str, str, float]]:
+        """Methods with their answer modes (baselines reread, dense attention attends) and with
+        the part of the context that is kept (baselines have all of it)."""
+        found: list[tuple[str, str, float]] = []
         for method in self.methods:
             if method in BASELINES:
-                pairs.append((method, "reread"))
-            elif method == "dense":
-                pairs.append((method, "attend"))
-            else:
-                pairs += [(method, answer) for answer in self.answers]
-        return list(dict.fromkeys(pairs))
+                found.append((method, "reread", 1.0))
+                continue
+            answers = ("attend",) if method == "dense" else self.answers
+            found += [(method, answer, keep) for answer in answers for keep in self.keeps]
+        return list(dict.fromkeys(found))
 
     def texts(self) -> Iterator["Text"]:
         """All texts, short ones first, so that a limit of time cuts off the long ones."""
@@ -108,6 +110,7 @@ class Subject:
         settings: of the method.
         answer: answer mode asked for.
         kv_dtype: of keys and values, as it was asked for.
+        keep: part of the context that is kept.
     """
 
     model: str
@@ -115,6 +118,7 @@ class Subject:
     method: str
     settings: dict[str, Any]
     answer: str
+    keep: float = 1.0
 
 
 def cell_key(
@@ -130,7 +134,9 @@ def key_of_row(row: dict[str, Any]) -> str:
     """The key of the cell that a row of the results belongs to; "" for a row of another kind."""
     try:
         text = Text(**{name: row[name] for name in Text.__slots__})
-        subject = Subject(**{name: row[name] for name in Subject.__slots__})
+        # Results from before contexts could be pruned.
+        whole = {"keep": 1.0, **row}
+        subject = Subject(**{name: whole[name] for name in Subject.__slots__})
         return cell_key(text, subject, row["haystack_digest"], row["texts_version"])
     except (KeyError, TypeError):
         return ""

@@ -151,8 +151,8 @@ class Evaluation:
     def _subjects(self, text: Text) -> list[Subject]:
         model, kv_dtype = self.engine.folder.name, self.engine.config.kv_dtype
         return [
-            Subject(model, kv_dtype, method, self._settings(method), answer)
-            for method, answer in self.plan.settings()
+            Subject(model, kv_dtype, method, self._settings(method), answer, keep)
+            for method, answer, keep in self.plan.settings()
             if method != "oracle" or TASKS[text.task].has_needles
         ]
 
@@ -178,7 +178,7 @@ class Evaluation:
             if method in BASELINES:
                 answers = self._baseline_answers(case, method)
             else:
-                answers = self._method_answers(case, method, [s.answer for s in subjects])
+                answers = self._method_answers(case, method, subjects)
         except DoesNotFitError as error:
             yield from ([self._unfit(text, subject, error)] for subject in subjects)
             return
@@ -187,12 +187,12 @@ class Evaluation:
             yield rows_of(head, case, answers[: len(case.probes)])
             del answers[: len(case.probes)]
 
-    def _method_answers(self, case: Case, method: str, modes: list[str]) -> list[Answer]:
-        """An answer for each probe in the first mode, then in the second..."""
+    def _method_answers(self, case: Case, method: str, subjects: list[Subject]) -> list[Answer]:
+        """An answer for each probe by the first subject, then by the second..."""
         placed = case.placed
         requests = [
-            self._request(placed.ids, placed.prefix_tokens, probe, mode)
-            for mode in modes
+            self._request(placed.ids, placed.prefix_tokens, probe, subject.answer, subject.keep)
+            for subject in subjects
             for probe in case.probes
         ]
         results = self._run(self._engine(method), requests)
@@ -215,7 +215,9 @@ class Evaluation:
                 results.append(event)
         return results
 
-    def _request(self, ids: np.ndarray, prefix: int, probe: Probe, answer: str) -> AskRequest:
+    def _request(
+        self, ids: np.ndarray, prefix: int, probe: Probe, answer: str, keep: float = 1.0
+    ) -> AskRequest:
         question, span = self.prompts.question(probe.question)
         return AskRequest(
             context_ids=ids,
@@ -225,7 +227,7 @@ class Evaluation:
             answer=answer,
             evidence_count=max(RANKS),
             generation=GenerationConfig(max_new_tokens=probe.max_new_tokens),
-            cache=CacheConfig(None),
+            cache=CacheConfig(None, keep=keep),
         )
 
     def _baseline_answers(self, case: Case, baseline: str) -> list[Answer]:

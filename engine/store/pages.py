@@ -6,6 +6,7 @@ process, `DeviceMemory` keeps them on a GPU and copies to and from the files.
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
@@ -55,6 +56,8 @@ class KVStore:
             DamagedSessionError when they are not what was written.
         length: tokens of which every layer has been written.
         companion: what the method that reads keeps beside the pages; it makes it.
+        kept_pages: of a pruned context which of its pages are here, int64 ascending; None for all.
+            They stand side by side: only `Answerer` knows that something is missing.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class KVStore:
         self.device = torch.device(device)
         self.length = 0
         self.companion: Companion | None = None
+        self.kept_pages: np.ndarray | None = None
         capacity = num_pages(capacity_tokens)
         make = HostMemory if backend == "cpu" else DeviceMemory
         self._memory = make(layout, capacity, self.device)

@@ -14,6 +14,7 @@ from hipcli.config.options import (
     MODEL,
     MODELS_DIR,
     PROGRESS,
+    SESSION,
     TALK,
 )
 from hipcli.config.parameters import takes
@@ -36,12 +37,21 @@ _ANSWER = (
     ),
     changed(ANSWER, "seed", help="Seed of all texts."),
 )
+_KEEP = (
+    changed(
+        SESSION,
+        "keep",
+        default="full",
+        help="Parts of the context to answer from besides all of it, as in 0.5,0.25,0.1.",
+        metavar="RATIOS",
+    ),
+)
 # Every length is asked for, so nothing is cut.
 _MACHINE = tuple(option for option in MACHINE if option.name not in ("context_limit", "fit"))
 
 
 @takes(
-    EVAL, MODEL, MODELS_DIR, _MACHINE, _METHOD, _ANSWER, CACHE, JSON, JSONL, PROGRESS, TALK
+    EVAL, MODEL, MODELS_DIR, _MACHINE, _METHOD, _ANSWER, _KEEP, CACHE, JSON, JSONL, PROGRESS, TALK
 )  # fmt: skip
 def evaluate(context: typer.Context) -> int:
     """Measure answers and evidence on generated tasks, at any length and depth.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hipcli.config.settings import Settings
+from hipcli.engine.errors import SessionError
 from hipcli.terminal import completion, formatting
 
 if TYPE_CHECKING:
@@ -21,6 +22,21 @@ Key = Annotated[str | None, _ARGUMENT]
 def named_sessions(store: "SessionStore", keys: Sequence[str]) -> list["SessionRecord"]:
     """The sessions meant; all are looked up, so that a typo changes nothing."""
     return [store.find(key, unusable=True) for key in keys]
+
+
+def named_or_put_aside(store: "SessionStore", key: str | None) -> "SessionRecord":
+    """The session meant, or where there is none of that id or name, one that was put aside.
+
+    Raises:
+        SessionError: as `SessionStore.find`.
+    """
+    try:
+        return store.find(key, unusable=True)
+    except SessionError:
+        aside = [r for r in store.put_aside() if key and (r.name == key or r.id.startswith(key))]
+        if len(aside) != 1:
+            raise
+        return aside[0]
 
 
 def describe(record: "SessionRecord") -> dict[str, Any]:

@@ -251,6 +251,14 @@ SESSION = (
         metavar="SIZE",
     ),
     Option("name", str, "", "Name the saved session.", metavar="NAME"),
+    Option(
+        "keep",
+        str,
+        "auto",
+        "Part of the context that a session keeps once it is read: full, a ratio such as 0.25, or "
+        "auto: full as long as that fits --cache-max-size.",
+        metavar="RATIO",
+    ),
     Option("no_cache", bool, False, "Neither use nor save a session."),
     Option("refresh", bool, False, "Read everything anew even if a saved session matches."),
     Option(

@@ -132,7 +132,8 @@ class Settings:
         directory = None if self.values["no_cache"] else self.cache_root
         limit = self.values["cache_max_size"]
         max_bytes = 0 if limit is None else max(1, parse_size(limit))
-        return self._made(CacheConfig, directory=directory, max_bytes=max_bytes)
+        keep = parse_keep(self.values["keep"])
+        return self._made(CacheConfig, directory=directory, max_bytes=max_bytes, keep=keep)
 
     def read_options(self, stdin: bytes | None) -> "ReadOptions":
         from hipcli.documents import ReadOptions
@@ -227,6 +228,26 @@ def parse_size(text: str) -> int:
         raise UsageError(f"{text!r} is not a size", "write it as 500KiB, 2MiB or 1GiB")
     power = " kmgt".index((match[2].lower() or " ")[0].replace("b", " "))
     return int(float(match[1]) * 1024**power)
+
+
+def parse_keep(text: str) -> float | None:
+    """What `--keep` says: None for auto, 1 for full, or a ratio.
+
+    Raises:
+        UsageError: anything else.
+    """
+    word = text.strip().lower()
+    if word in ("auto", "full"):
+        return None if word == "auto" else 1.0
+    try:
+        ratio = float(word)
+    except ValueError:
+        ratio = 0.0
+    if not 0 < ratio <= 1:
+        raise UsageError(
+            f"--keep: {text!r} is neither full, auto nor a ratio", "write a ratio as 0.25"
+        )
+    return ratio
 
 
 def read_password(path: Path | None) -> str | None:

@@ -153,9 +153,9 @@ def test_interrupted_prefill_goes_on_elsewhere(
     expected = answer(host, read(host, plain)[0], plain)
     from hipcli.engine.context import ContextReader
     from hipcli.engine.events import Progress
-    from tests.engine.test_sessions import CHUNK, method
+    from tests.engine.test_sessions import CHUNK, IDENTITY, method
 
-    stream = ContextReader(device, method(), ask, {"weights": "w"}, CHUNK, 64).read()
+    stream = ContextReader(device, method(), ask, IDENTITY, CHUNK, 64).read()
     for event in stream:
         if isinstance(event, Progress) and event.done_tokens >= 3 * CHUNK:
             break

@@ -19,10 +19,16 @@ from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks, table_bytes
 from hipcli.engine.store.pages import KVStore
-from tests.engine.test_sessions import CHUNK, CONTEXT_TOKENS, method, only_folder, request
+from tests.engine.test_sessions import (
+    CHUNK,
+    CONTEXT_TOKENS,
+    IDENTITY,
+    method,
+    only_folder,
+    request,
+)
 from tests.engine.tiny import random_ids, tiny_model
 
-IDENTITY = {"weights": "w"}
 MODES = ("attend", "share", "reread")
 
 
@@ -50,7 +56,8 @@ def answering(
         )
 
     reader = ContextReader(runner, attention, asked, IDENTITY, chunk, 64, disk or Disk())
-    return CheckedAnswer(reader, answerer_of)
+    keep = asked.cache.keep or 1.0
+    return CheckedAnswer(reader, answerer_of, keep=1.0 if asked.cache.directory else keep)
 
 
 def ask(runner: Runner, asked: AskRequest) -> tuple[list[int], CheckedAnswer, list[Event]]:
