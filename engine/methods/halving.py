@@ -10,6 +10,7 @@ import torch
 
 from hipcli.engine.step import Step
 from hipcli.engine.store.pages import PAGE_TOKENS
+from hipcli.kernels.cpu_common import rotate_
 from hipcli.kernels.rope import rope
 
 # Channels of gathered keys that one probe may hold at once.
@@ -49,14 +50,14 @@ class _Search:
         left, right: [N, num_heads, rows, head_dim], queries turned for either half's key.
         table: [rows, head_dim], the layer's pages as rows, one a token and head.
         step: the pass.
-        turns: positions of the chunks, int64 [c], or None.
+        by_index: the key of chunk n stands at n.
     """
 
     left: torch.Tensor
     right: torch.Tensor
     table: torch.Tensor
     step: Step
-    turns: torch.Tensor | None
+    by_index: bool
 
     def scores(self, q: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Best product of any row with each token's key.
@@ -74,11 +75,8 @@ class _Search:
         page = tokens // PAGE_TOKENS * (2 * heads)
         rows = (page + kv_head[:, None]) * PAGE_TOKENS + tokens % PAGE_TOKENS
         keys = self.table.index_select(0, rows.flatten()).view(blocks * num_heads, count, -1)
-        if self.turns is not None:
-            tables = self.step.tables.first(count)
-            # More heads than the kernels are made for.
-            turned = rope(keys.transpose(0, 1), self.turns, tables, backend="reference")
-            keys = turned.transpose(0, 1)
+        if self.by_index:
+            rotate_(keys, *self.step.tables.rows(0, count))
         found = torch.bmm(q.flatten(0, 1), keys.transpose(1, 2)).amax(1).float()
         return found.view(tokens.shape)
 
@@ -167,23 +165,22 @@ def _searcher(
     if not stage.by_index:
         # The left half's key stands at 0, the right half's at 1, the query beyond the window.
         left = _turned(pooled, window_tokens + 1, step)
-        return _Search(left, _turned(pooled, window_tokens, step), table, step, None)
+        return _Search(left, _turned(pooled, window_tokens, step), table, step, by_index=False)
     counts = valid.sum(1)
     turned = [
         _turned(rows[None], int(count) + window_tokens, step)
         for rows, count in zip(pooled, counts, strict=True)
     ]
     queries = torch.cat(turned)
-    turns = torch.arange(valid.shape[1], device=pooled.device)
-    return _Search(queries, queries, table, step, turns)
+    return _Search(queries, queries, table, step, by_index=True)
 
 
 def _turned(x: torch.Tensor, position: int, step: Step) -> torch.Tensor:
     """x [N, H, rows, D] rotated to one position."""
-    flat = x.reshape(-1, x.shape[1] * x.shape[2], x.shape[3])
+    flat = x.transpose(1, 2).flatten(0, 1)
     positions = torch.full((len(flat),), position, device=x.device)
     out = rope(flat, positions, step.tables.first(position + 1), backend=step.store.backend)
-    return out.view(x.shape)
+    return out.unflatten(0, (len(x), -1)).transpose(1, 2).contiguous()
 
 
 def _by_middles(search: _Search, low: torch.Tensor, high: torch.Tensor, size: int) -> torch.Tensor:

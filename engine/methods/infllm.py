@@ -19,56 +19,44 @@ a reading that was interrupted begins again.
 Cost: one vector of every block and query head for each block of queries: 1/128 of the keys.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
-from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.methods.base import Geometry, Own
 from hipcli.engine.methods.configs import InfLLMConfig
 from hipcli.engine.methods.plain import page_rows, products, query_blocks, rotated, span_rows
+from hipcli.engine.methods.sealed import InfLLMState, SealedBlocks
 from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.cpu_common import fold_heads, unfold_heads
 
+# Queries whose scores stay in a CPU's cache.
+CPU_TILE_TOKENS = 64
 
-@dataclass(slots=True)
-class _Layer:
-    """What a layer keeps.
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What a block of queries may attend.
 
     Args:
-        representatives: [room, num_heads, head_dim], of which the first `sealed` rows are used;
-            they never change, so copies share them.
-        received: fp32 [num_heads, n], attention received by each token since the last sealed one.
-        sealed: blocks.
-        length: tokens seen.
+        distant: keys, values [num_kv_heads, n, head_dim], un-rotated, and their positions.
+        near_k, near_v: [num_kv_heads, m, head_dim], keys rotated, of the tokens from `start` on.
+        border: position up to which distant keys are there.
     """
 
-    representatives: torch.Tensor
-    received: torch.Tensor
-    sealed: int = 0
-    length: int = 0
+    distant: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    near_k: torch.Tensor
+    near_v: torch.Tensor
+    start: int
+    border: int
 
+    def num_distant(self, border: int) -> int:
+        """How many of the distant keys stand before an earlier border.
 
-@dataclass(slots=True)
-class InfLLMState:
-    """The `Companion` of a store that InfLLM reads: a `_Layer` for each layer seen."""
-
-    layers: dict[int, _Layer] = field(default_factory=dict)
-
-    def copy(self) -> "InfLLMState":
-        """See `Companion.copy`."""
-        # `received` is replaced and never written to.
-        return InfLLMState({number: replace(layer) for number, layer in self.layers.items()})
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """See `Companion.tensors`."""
-        found = {}
-        for number, layer in self.layers.items():
-            found[f"{number}.representatives"] = layer.representatives[: layer.sealed]
-            found[f"{number}.received"] = layer.received
-            found[f"{number}.length"] = torch.tensor([layer.length])
-        return found
+        Behind the retrieved blocks they are one run, which no window of the block reaches out of.
+        """
+        return max(0, len(self.distant[2]) - (self.border - border))
 
 
 @dataclass(slots=True)
@@ -84,37 +72,16 @@ class InfLLMAttention:
 
     def resume(self, store: KVStore, tensors: dict[str, torch.Tensor]) -> None:
         """See `OwnAttention.resume`."""
-        state = InfLLMState()
-        try:
-            for number in range(store.layout.num_layers):
-                saved = tensors[f"{number}.representatives"].to(store.device)
-                layer = self._new_layer(store, saved.shape[1], saved.dtype)
-                layer.sealed, layer.length = len(saved), int(tensors[f"{number}.length"])
-                layer.representatives[: layer.sealed] = saved
-                layer.received = tensors[f"{number}.received"].to(store.device)
-                state.layers[number] = layer
-        except (KeyError, IndexError, RuntimeError) as error:
-            raise DamagedSessionError(f"its representatives are damaged: {error}") from None
-        if any(layer.length != store.length for layer in state.layers.values()):
-            raise DamagedSessionError("its representatives are those of another length")
-        store.companion = state
+        store.companion = InfLLMState.of(self.config, store, tensors)
 
-    def _new_layer(self, store: KVStore, num_heads: int, dtype: torch.dtype) -> _Layer:
-        room = store.capacity_tokens // self.config.block_tokens
-        shape = (room, num_heads, store.layout.head_dim)
-        return _Layer(
-            torch.empty(shape, dtype=dtype, device=store.device),
-            torch.zeros(num_heads, 0, device=store.device),
-        )
-
-    def _layer(self, number: int, q: torch.Tensor, step: StepInput) -> _Layer:
+    def _layer(self, number: int, q: torch.Tensor, step: StepInput) -> SealedBlocks:
         """What is kept of a layer, at the position where the pass begins."""
         store = step.store
         if not isinstance(store.companion, InfLLMState):
             store.companion = InfLLMState()
         layers = store.companion.layers
         if step.start == 0:
-            layers[number] = self._new_layer(store, q.shape[1], q.dtype)
+            layers[number] = SealedBlocks.new(self.config, store, q.shape[1], q.dtype)
         layer = layers.get(number)
         if layer is None or layer.length != step.start:
             raise ValueError(
@@ -130,111 +97,101 @@ class InfLLMAttention:
         for first, end in blocks:
             rows = q[first - step.start : end - step.start]
             outs.append(self._attend_block(layer, rows, step, kept, first))
-            self._seal(layer, step.store, kept, end)
+            kept.seal(layer, step.store, end)
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
-    def _open_start(self, kept: _Layer) -> int:
-        """First token behind the sealed blocks."""
-        return self.config.sink_tokens + kept.sealed * self.config.block_tokens
-
     def _attend_block(
-        self, number: int, q: torch.Tensor, step: StepInput, kept: _Layer, first: int
+        self, number: int, q: torch.Tensor, step: StepInput, kept: SealedBlocks, first: int
     ) -> torch.Tensor:
-        """Queries [first, first + T): local and distant keys in one softmax."""
-        store, window = step.store, self.config.window_tokens
-        tokens, num_heads, _ = q.shape
-        heads, end = store.layout.num_kv_heads, first + tokens
+        """Queries [first, first + T), which look up together."""
+        window, end = self.config.window_tokens, first + len(q)
         position = torch.arange(first, end, device=q.device)
-        local_start = max(0, first - window + 1)
         far_q = rotated(q, torch.full_like(position, window - 1), window, step)
-        far_k, far_v, far_at = self._distant(number, far_q, step, kept, end)
-        near_k, near_v = span_rows(store, number, local_start, end)
-        near_at = torch.arange(local_start, end, device=q.device)
-        last = end - local_start
-        near_k = rotated(near_k.contiguous(), near_at - local_start, last, step)
-        near_q = rotated(q, position - local_start, last, step)
-        logits = torch.cat(
-            (
-                products(fold_heads(far_q, heads), far_k.transpose(0, 1)),
-                products(fold_heads(near_q, heads), near_k.transpose(0, 1)),
-            ),
-            -1,
+        start = max(0, first - window + 1)
+        near_k, near_v = span_rows(step.store, number, start, end)
+        at = torch.arange(start, end, device=q.device)
+        near_k = rotated(near_k.contiguous(), at - start, end - start, step)
+        keys = _Keys(
+            self._distant(number, kept.best(far_q), step, kept, end),
+            near_k.transpose(0, 1).contiguous(),
+            near_v.transpose(0, 1).contiguous(),
+            start,
+            end - window,
         )
-        distance = position[:, None] - torch.cat((far_at, near_at))
-        is_far = torch.arange(distance.shape[1], device=q.device) < len(far_at)
-        hidden = torch.where(is_far, distance < window, (distance < 0) | (distance >= window))
+        near_q = rotated(q, position - start, end - start, step)
+        tile = CPU_TILE_TOKENS if q.device.type == "cpu" else len(q)
+        outs = []
+        for low in range(0, len(q), tile):
+            rows = (far_q[low : low + tile], near_q[low : low + tile])
+            outs.append(self._attend_tile(rows, keys, step, kept, first + low))
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def _attend_tile(
+        self,
+        queries: tuple[torch.Tensor, torch.Tensor],
+        keys: "_Keys",
+        step: StepInput,
+        kept: SealedBlocks,
+        first: int,
+    ) -> torch.Tensor:
+        """Queries [first, first + T), turned for distant and for near keys: one softmax."""
+        far_q, near_q = queries
+        window, heads = self.config.window_tokens, step.store.layout.num_kv_heads
+        tokens, device = len(far_q), far_q.device
+        end = first + tokens
+        far_k, far_v, far_at = keys.distant
+        num_far = keys.num_distant(end - window)
+        near_start = max(0, first - window + 1)
+        near = slice(near_start - keys.start, end - keys.start)
+        num_near = end - near_start
+        rows = fold_heads(far_q, heads), fold_heads(near_q, heads)
+        logits = torch.empty(*rows[0].shape[:2], num_far + num_near, device=device)
+        logits[..., :num_far] = products(rows[0], far_k[:, :num_far])
+        logits[..., num_far:] = products(rows[1], keys.near_k[:, near])
+        near_at = torch.arange(near_start, end, device=device)
+        position = torch.arange(first, end, device=device)[:, None]
+        near_distance = position - near_at
+        hidden = torch.cat(
+            (
+                position - far_at[:num_far] < window,
+                (near_distance < 0) | (near_distance >= window),
+            ),
+            1,
+        )
         shaped = logits.mul_(step.softmax_scale).unflatten(1, (-1, tokens))
         weights = shaped.masked_fill_(hidden, -torch.inf).softmax(-1)
-        received = weights[..., len(far_at) :].sum(2).flatten(0, 1)
-        self._receive(kept, received, local_start, end)
-        values = torch.cat((far_v, near_v)).transpose(0, 1)
+        received = weights[..., num_far:].sum(2).flatten(0, 1)
+        kept.receive(received, near_start, end)
+        values = torch.cat((far_v[:, :num_far], keys.near_v[:, near]), 1)
         out = torch.bmm(weights.flatten(1, 2).to(values.dtype), values)
         return unfold_heads(out, tokens)
 
     def _distant(
-        self, number: int, far_q: torch.Tensor, step: StepInput, kept: _Layer, end: int
+        self, number: int, chosen: torch.Tensor, step: StepInput, kept: SealedBlocks, end: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Keys, values [n, num_kv_heads, head_dim] and positions of what may be out of the window:
-        retrieved blocks, first tokens, tokens that are not sealed yet."""
-        config, store, device = self.config, step.store, far_q.device
+        """Keys, values [num_kv_heads, n, head_dim] and positions, ascending, of what may be out of
+        the window: first tokens, retrieved blocks, tokens that are not sealed yet."""
+        config, store, device = self.config, step.store, chosen.device
         border = max(0, end - config.window_tokens)
-        open_start = self._open_start(kept)
-        chosen = self._retrieve(far_q, kept)
-        per_block = config.block_tokens // PAGE_TOKENS
+        open_start = kept.open_start
+        sinks, loose = min(border, config.sink_tokens), max(border, open_start)
+        inside = torch.arange(config.block_tokens // PAGE_TOKENS, device=device)
         first_page = config.sink_tokens // PAGE_TOKENS
-        inside = torch.arange(per_block, device=device)
-        pages = (first_page + chosen[:, None] * per_block + inside).flatten()
-        sinks = min(border, config.sink_tokens)
-        loose = max(border, open_start)
+        pages = (first_page + chosen[:, None] * len(inside) + inside).flatten()
         store.check_attended(number, pages, PAGE_TOKENS, config.sink_tokens, open_start)
-        parts = [
-            page_rows(store, number, pages),
+        parts = (
             span_rows(store, number, 0, sinks),
+            page_rows(store, number, pages),
             span_rows(store, number, open_start, loose),
-        ]
-        at = torch.cat(
-            (
-                (pages[:, None] * PAGE_TOKENS + torch.arange(PAGE_TOKENS, device=device)).flatten(),
-                torch.arange(sinks, device=device),
-                torch.arange(open_start, loose, device=device),
-            )
         )
-        return torch.cat([k for k, _ in parts]), torch.cat([v for _, v in parts]), at
-
-    def _retrieve(self, far_q: torch.Tensor, kept: _Layer) -> torch.Tensor:
-        """The sealed blocks that all heads together want most, int64 ascending."""
-        count = self.config.budget_tokens // self.config.block_tokens
-        if kept.sealed <= count:
-            return torch.arange(kept.sealed, device=far_q.device)
-        query = far_q.float().mean(0).flatten()
-        scores = kept.representatives[: kept.sealed].flatten(1).float() @ query
-        return scores.topk(count).indices.sort().values
-
-    def _receive(self, kept: _Layer, received: torch.Tensor, start: int, end: int) -> None:
-        """Count attention [num_heads, end - start] received by tokens [start, end)."""
-        open_start = self._open_start(kept)
-        total = received.new_zeros(received.shape[0], max(0, end - open_start))
-        total[:, : kept.received.shape[1]] = kept.received
-        first = max(start, open_start)
-        if first < end:
-            total[:, first - open_start :] += received[:, first - start :]
-        kept.received = total
-
-    def _seal(self, number: int, store: KVStore, kept: _Layer, end: int) -> None:
-        """Seal blocks whose tokens have left the window of the query at `end`."""
-        config = self.config
-        kept.length = end
-        while self._open_start(kept) + config.block_tokens <= end - config.window_tokens:
-            start = self._open_start(kept)
-            keys, _ = span_rows(store, number, start, start + config.block_tokens)
-            scores = kept.received[:, : config.block_tokens]
-            best = scores.topk(config.representatives).indices
-            group = best.shape[0] // keys.shape[1]
-            kv_head = torch.arange(best.shape[0], device=best.device) // group
-            means = keys[best, kv_head[:, None]].float().mean(1)
-            kept.representatives[kept.sealed] = means.to(kept.representatives.dtype)
-            kept.received = kept.received[:, config.block_tokens :]
-            kept.sealed += 1
+        k, v = (torch.cat(rows).transpose(0, 1).contiguous() for rows in zip(*parts, strict=True))
+        tokens = pages[:, None] * PAGE_TOKENS + torch.arange(PAGE_TOKENS, device=device)
+        at = (
+            torch.arange(sinks, device=device),
+            tokens.flatten(),
+            torch.arange(open_start, loose, device=device),
+        )
+        return k, v, torch.cat(at)
 
 
 @dataclass(slots=True)

@@ -58,11 +58,11 @@ def rotated(x: torch.Tensor, positions: torch.Tensor, last: int, step: StepInput
 
 
 def products(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """q [B, rows, D] times k [B, keys, D], in fp32: [B, rows, keys]."""
+    """q [B, rows, D] times k [B, keys, D]: [B, rows, keys], in fp32 on a GPU, else as they are."""
     if q.is_cuda and q.dtype != torch.float32:
         # Sums leave the multiprocessors unrounded.
         return torch.ops.aten.bmm.dtype(q, k.transpose(1, 2), torch.float32)
-    return torch.bmm(q, k.transpose(1, 2)).float()
+    return torch.bmm(q, k.transpose(1, 2))
 
 
 def attend_packed(

@@ -46,7 +46,7 @@ def best_keys(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     They lie in the `count` groups with the highest maxima, and a maximum is cheaper than a search.
 
     Args:
-        scores: fp32 [..., n], n a multiple of GROUP_TOKENS.
+        scores: [..., n], n a multiple of GROUP_TOKENS.
         count: at most n.
     """
     groups = scores.unflatten(-1, (-1, GROUP_TOKENS))
@@ -79,7 +79,7 @@ def voted_keys(
     rows = fold_heads(q, heads)
     tile = MAX_SCORES // (q.shape[0] * q.shape[1]) // PAGE_TOKENS * PAGE_TOKENS
     tile = max(tile, PAGE_TOKENS)
-    values = torch.empty((*rows.shape[:2], 0), device=q.device)
+    values = products(rows, rows[:, :0])
     places = torch.empty((*rows.shape[:2], 0), dtype=torch.int64, device=q.device)
     for first in range(start, end, tile):
         last = min(first + tile, end)

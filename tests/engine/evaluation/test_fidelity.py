@@ -13,7 +13,7 @@ from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.runner import Runner
-from tests.engine.test_method_laws import rotate
+from tests.engine.test_method_laws import SPARSE, rotate
 from tests.engine.tiny import decode_logits, prefill_logits, random_ids, tiny_model
 
 LENGTH = 5 * SLICE_TOKENS + 70
@@ -87,7 +87,7 @@ def test_distances_equal_the_definition(runner: Runner, make) -> None:
     assert 0 < found["mass"] < 1
 
 
-@pytest.mark.parametrize("make", [window, lambda: small_hip(128)])
+@pytest.mark.parametrize("make", [window, lambda: small_hip(128), SPARSE["infllm"]])
 def test_answering_equals_the_definition(runner: Runner, make) -> None:
     ids = random_ids(LENGTH)
     # The first border of a page within the last tokens that have a successor.
