@@ -57,6 +57,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--depths", type=words, default=("0.1", "0.3", "0.5", "0.7", "0.9"))
     parser.add_argument("--methods", type=words, default=("hip",))
     parser.add_argument("--answers", type=words, default=("auto",))
+    parser.add_argument("--rounds", type=int, default=1, help="how often evidence is looked for")
+    parser.add_argument("--keep", type=words, default=("1",), help="parts of the context")
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
@@ -87,6 +89,8 @@ def plan(args: argparse.Namespace) -> Plan:
         answers=args.answers,
         samples=args.samples,
         seed=args.seed,
+        rounds=args.rounds,
+        keeps=tuple(map(float, args.keep)),
     )
 
 

@@ -12,7 +12,13 @@ import torch
 from hipcli.engine.dense import fused_attention
 from hipcli.engine.methods.base import Geometry, Method, no_blocks
 from hipcli.engine.parts import Part, parts
-from hipcli.engine.selection import best_blocks, between
+from hipcli.engine.selection import (
+    best_blocks,
+    best_score,
+    between,
+    voted_pages,
+    with_pages,
+)
 from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, num_pages
 from hipcli.engine.views import PackedView
@@ -123,29 +129,25 @@ def attend_tokens(
 class QuestionPass:
     """Tokens of a question: every key is scored exactly, for the vote and maybe the selection.
 
-    Without a ballot no pass over all keys is made: the method selects by itself, and the time
-    hardly grows with the context.
+    A head left to itself loses in realistic text what others find. So half of what a layer selects
+    are the pages with most votes so far, its own and those of the layers below; the other half
+    every token and KV head chooses by its own scores.
 
     Args:
         method: attends, selects, or leaves the selection to the exact scores.
-        ballot: collects the votes; None for no vote.
-        budget_tokens: tokens selected by exact scores for each query and KV head.
-        block_size_k: tokens of a block selected by them.
-        own_selection: the method selects, whether there is a vote or not.
+        ballot: collects the votes.
+        budget_tokens: tokens selected for each query and KV head.
+        block_size_k: tokens of a block selected by exact scores.
     """
 
     method: Method
-    ballot: Ballot | None
+    ballot: Ballot
     budget_tokens: int
     block_size_k: int
-    own_selection: bool = False
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
-        shares = None
-        if self.ballot is not None:
-            page_max, lse = self._votes(layer, q, step, self.ballot)
-            self.ballot.count(layer, page_max, lse)
-            shares = page_max - lse.unsqueeze(-1)
+        page_max, lse = self._votes(layer, q, step)
+        self.ballot.count(layer, page_max, lse)
         if self.method.own_attention is not None:
             return self.method.own_attention.attend(layer, q, step)
         geometry, block_size_k = self.method.geometry, self.method.block_size_k
@@ -155,28 +157,17 @@ class QuestionPass:
             blocks: torch.Tensor | None = no_blocks(q.shape[0], step)
         else:
             blocks = self.method.select_question(layer, q, starts, step)
-        if blocks is None and (self.own_selection or self.ballot is None or shares is None):
-            blocks = self._own(layer, q, step, starts)
-        elif blocks is None:
-            block_size_k, distance = self.block_size_k, self.ballot.distance_tokens
-            blocks = self._select(layer, q, step, shares, starts, distance)
+        if blocks is None:
+            block_size_k = self.block_size_k
+            blocks = self._select(layer, q, step, (page_max - lse.unsqueeze(-1)), starts)
         return attend_tokens(layer, q, step, (blocks, starts), geometry, block_size_k)
 
-    def _own(
-        self, layer: int, q: torch.Tensor, step: StepInput, window_starts: torch.Tensor
-    ) -> torch.Tensor:
-        """The method's own blocks of each token, int32 [T, num_kv_heads, n]."""
-        if not self.method.token_pages:
-            return no_blocks(q.shape[0], step)
-        pages = self.method.choose_pages(layer, q, window_starts, step)
-        return self.method.choose_blocks(layer, q, pages, step)
-
     def _votes(
-        self, layer: int, q: torch.Tensor, step: StepInput, ballot: Ballot
+        self, layer: int, q: torch.Tensor, step: StepInput
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Page maxima fp32 [T, num_heads, pages of the context] and their log-sum-exp."""
-        store, distance = step.store, ballot.distance_tokens
-        context = ballot.context_tokens
+        store, ballot = step.store, self.ballot
+        distance, context = ballot.distance_tokens, ballot.context_tokens
         store.check_keys(layer)
         rope, length = step.tables.first(distance + 1), store.seqlen_k(context)
         results = [
@@ -192,7 +183,15 @@ class QuestionPass:
             for few in q.split(MAX_TOKENS)
         ]
         page_max, lse = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*results, strict=True))
-        return page_max[:, :, : num_pages(context)], lse
+        page_max = page_max[:, :, : num_pages(context)]
+        if ballot.first_page is not None:
+            # Heads with nothing to say look at the first tokens: that is no vote for the text
+            # behind them.
+            first = ballot.first_page
+            start = first * PAGE_TOKENS + ballot.first_token % PAGE_TOKENS
+            tokens = range(start, min((first + 1) * PAGE_TOKENS, context))
+            page_max[:, :, first] = best_score(layer, q, step, tokens, distance)
+        return page_max, lse
 
     def _select(
         self,
@@ -201,16 +200,20 @@ class QuestionPass:
         step: StepInput,
         shares: torch.Tensor,
         window_starts: torch.Tensor,
-        distance: int,
     ) -> torch.Tensor:
-        """Best blocks between sinks and window of each token, int32 [T, num_kv_heads, n]."""
-        store = step.store
-        num_blocks = self.budget_tokens // self.block_size_k
+        """Blocks between sinks and window of each token, int32 [T, num_kv_heads, n]."""
+        store, distance = step.store, self.ballot.distance_tokens
+        first = self.method.geometry.sink_tokens // PAGE_TOKENS
+        last = self.method.geometry.window_start(step.start) // PAGE_TOKENS
+        most = voted_pages(self.budget_tokens)
+        voted = self.ballot.leaders(most, first, max(first, last))
+        num_blocks = (self.budget_tokens - most * PAGE_TOKENS) // self.block_size_k
         shares = shares.unflatten(1, (store.layout.num_kv_heads, -1)).amax(2)
         shares = between(shares, self.method.geometry.sink_tokens, window_starts)
+        shares[:, :, voted] = -torch.inf
         # The best n blocks lie in the n pages with the best blocks.
         pages = select_blocks(shares, min(num_blocks, shares.shape[2]), backend=store.backend)
-        return best_blocks(
+        blocks = best_blocks(
             q,
             store.kv[layer],
             pages,
@@ -221,6 +224,7 @@ class QuestionPass:
             step.softmax_scale,
             backend=store.backend,
         )
+        return with_pages(blocks, voted, self.block_size_k)
 
 
 @dataclass(slots=True)

@@ -25,9 +25,7 @@ _WORD = re.compile(r"\w+")
 Spelling = tuple[int, ...]
 
 
-def spellings(
-    question: str, encode: Callable[[str], Sequence[int]]
-) -> list[tuple[Spelling, ...]]:
+def spellings(question: str, encode: Callable[[str], Sequence[int]]) -> list[tuple[Spelling, ...]]:
     """For each word of a question, how it may stand in the context as token ids.
 
     Args:

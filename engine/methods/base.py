@@ -136,6 +136,10 @@ class Method(Protocol):
     def reset(self) -> None:
         """Forget what the last answer selected."""
 
+    def pin(self, pages: torch.Tensor) -> None:
+        """Let every token of this answer attend pages that were voted for, int64 [n] ascending;
+        they take the place of blocks of its own. `reset` forgets them."""
+
     def schedule(self) -> Schedule:
         """A new schedule for the decode steps of one answer."""
 
@@ -222,6 +226,9 @@ class Kernels:
 
     def reset(self) -> None:
         """Nothing to forget."""
+
+    def pin(self, pages: torch.Tensor) -> None:
+        """What was voted for does not change what is attended."""
 
     def schedule(self) -> Schedule:
         """Everything is chosen anew for every token."""

@@ -93,6 +93,9 @@ class HipPaperMethod(Kernels):
         """Forget what the last answer selected."""
         self._cache.clear()
 
+    def pin(self, pages: torch.Tensor) -> None:
+        """What was voted for does not change what is attended."""
+
     def _stages(self, layer: int) -> list[Stage]:
         config = self.config
         sizes = (config.chunk_tokens, config.middle_chunk_tokens, config.block_tokens)

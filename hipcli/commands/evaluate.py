@@ -35,6 +35,7 @@ _ANSWER = (
         choices=(),
         metavar="NAMES",
     ),
+    changed(ANSWER, "rounds"),
     changed(ANSWER, "seed", help="Seed of all texts."),
 )
 _KEEP = (

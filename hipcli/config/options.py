@@ -134,6 +134,15 @@ ANSWER = (
         "passages, reread them, or let hip choose.",
         choices=ANSWER_MODES,
     ),
+    Option(
+        "rounds",
+        int,
+        1,
+        "How often the passages of an answer are looked for: from the second time on by what the "
+        "best ones name, for questions that take several facts.",
+        minimum=1,
+        metavar="N",
+    ),
     Option("cite", bool, False, "After the answer, list the passages it rests on."),
     Option("system", str, None, "System prompt.", metavar="TEXT"),
     Option(

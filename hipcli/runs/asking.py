@@ -115,16 +115,9 @@ class AskRun(Run):
                 if not key:
                     self._refuse_lone_key()
                 inquiry.open_session(key or None, view, [question])
-            # Passages that nobody sees are not looked for where that is work of its own.
-            unseen = {} if self._shows_passages else {"evidence_count": 0}
-            events = inquiry.ask(question, turns=inquiry.turns, **unseen)
+            events = inquiry.ask(question, turns=inquiry.turns)
             result = shown(events, lambda event: self._show(event, view))
             return self._finish(result, inquiry, view)
-
-    @property
-    def _shows_passages(self) -> bool:
-        formatted = self._settings.output_format != "text"
-        return formatted or bool(self._settings.values["cite"]) or self._page is not None
 
     def _refuse_lone_key(self) -> None:
         """`hip ask --resume ID` lacks its question; the id must not be taken for one."""

@@ -87,6 +87,7 @@ class EvalRun:
             answers=_words(values["answer"], "answer"),
             samples=values["samples"],
             seed=values["seed"],
+            rounds=values["rounds"],
             # The price of leaving pages out is the distance from what all of them give.
             keeps=tuple(dict.fromkeys((1.0, *map(_ratio, _words(values["keep"], "keep"))))),
         )

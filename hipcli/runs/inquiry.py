@@ -237,6 +237,7 @@ class Inquiry:
             "question_ids": ids,
             "question_span": question_range(question, tokenizer, turns=turns),
             "answer": values["answer"],
+            "rounds": values["rounds"],
             "generation": generation,
             "cache": self._cache,
             "extra": material.as_record({name: values[name] for name in _KEPT_SETTINGS})
