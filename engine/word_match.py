@@ -16,7 +16,7 @@ import numpy as np
 from hipcli.engine.methods.configs import PAGE_TOKENS
 
 # A page also has the words that stand this close to it: sentences run over its borders.
-NEAR_TOKENS = 16
+NEAR_TOKENS = 4
 # Of a longer question the first words count.
 MAX_WORDS = 64
 
