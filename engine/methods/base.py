@@ -102,6 +102,18 @@ class OwnAttention(LayerAttention, Protocol):
             DamagedSessionError: they do not belong to this context.
         """
 
+    def attended(self, layer: int, store: KVStore, position: int) -> torch.Tensor:
+        """Which keys the last query attended, for who measures a method.
+
+        Args:
+            layer: which layer.
+            store: what it attended.
+            position: of the last query of the last pass.
+
+        Returns:
+            int64 [n], positions.
+        """
+
 
 class Method(Protocol):
     """An attention method.
