@@ -7,6 +7,7 @@ table are drawn in the same way and must stay rows: what tells prose from a tabl
 fill their column.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
@@ -73,7 +74,9 @@ def _find_gutter(boxes: Sequence[Box]) -> float | None:
     low, high = min(box[0] for box in boxes), max(box[2] for box in boxes)
     start, end = (low + (high - low) * share for share in _GUTTER_RANGE)
     places = [start + (end - start) * step / (_GUTTER_STEPS - 1) for step in range(_GUTTER_STEPS)]
-    crossed = [sum(_side(box, place) == 0 for box in boxes) for place in places]
+    # Those that begin left of a place, less those that end there too.
+    starts, ends = sorted(box[0] for box in boxes), sorted(box[2] for box in boxes)
+    crossed = [max(0, bisect_left(starts, place) - bisect_right(ends, place)) for place in places]
     fewest = min(crossed)
     if fewest > _MAX_CROSSING * len(boxes):
         return None
