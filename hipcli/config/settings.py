@@ -23,6 +23,7 @@ from hipcli.terminal.console import Console
 
 if TYPE_CHECKING:
     from hipcli.documents import ReadOptions
+    from hipcli.documents.spool import Spool
 
 _METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name != "method")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
@@ -134,7 +135,7 @@ class Settings:
         max_bytes = 0 if limit is None else max(1, parse_size(limit))
         return self._made(CacheConfig, directory=directory, max_bytes=max_bytes)
 
-    def read_options(self, stdin: bytes | None) -> "ReadOptions":
+    def read_options(self, stdin: "Spool | None") -> "ReadOptions":
         from hipcli.documents import ReadOptions
 
         converted: dict[str, Any] = {}

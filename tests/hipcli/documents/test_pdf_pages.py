@@ -1,7 +1,10 @@
 """PDFs of many pages, read in ranges side by side: what is on a page ends up on that page."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pypdf import PdfWriter
@@ -172,3 +175,30 @@ def test_the_second_parser_finds_links_too() -> None:
     assert pdf_second.web_links(reader.pages[0]) == [["", "https://maps.example/4"]]
     plain = pdf_second.open_reader(pdfs.draw(pdfs.text("none")), None)
     assert pdf_second.web_links(plain.pages[0]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of peak memory is the system's own")
+def test_three_thousand_pages_take_no_more_memory_than_three_hundred(tmp_path: Path) -> None:
+    def page(number: int) -> Callable[[Canvas], None]:
+        lines = [f"Line {line} of page {number} {' '.join(pdfs.PROSE)[:60]}" for line in range(40)]
+        return pdfs.text(*lines)
+
+    code = (
+        "import resource as r, sys; from hipcli.documents import ReadOptions, read_sources as read;"
+        "document = read(sys.argv[1:], ReadOptions()).documents[0];"
+        "peak = r.getrusage(r.RUSAGE_CHILDREN).ru_maxrss;"
+        "print(peak, len(document.pages), document.text[-2500:])"
+    )
+    peaks = []
+    for count in (300, 3000):
+        file = tmp_path / f"{count}.pdf"
+        file.write_bytes(pdfs.draw(*map(page, range(count))))
+        command = [sys.executable, "-c", code, str(file)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+        peak, pages, *rest = done.stdout.split()
+        assert int(pages) == count
+        assert f"Line 20 of page {count - 1} " in " ".join(rest)
+        # A child holds the bytes of the file, and pypdfium2 once more.
+        peaks.append(int(peak) * 1024 - 2 * file.stat().st_size)
+    assert peaks[1] < 1.2 * peaks[0]
