@@ -9,9 +9,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hipcli.engine.errors import InputError, UsageError
 from hipcli.terminal.console import Console
+
+if TYPE_CHECKING:
+    from hipcli.documents.spool import Spool
 
 STDIN = "-"
 EXAMPLE = 'hip ask book.pdf "Who wrote the letter?"'
@@ -24,11 +28,11 @@ class Sources:
 
     Args:
         names: paths, as typed; `-` is stdin.
-        stdin: the bytes of stdin when `-` is among the names.
+        stdin: what stdin brought when `-` is among the names.
     """
 
     names: tuple[str, ...]
-    stdin: bytes | None
+    stdin: "Spool | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ def read_sources(
         raise UsageError(
             "no SOURCE given: no file, no folder, and nothing piped in", f"try: {EXAMPLE}"
         )
-    stdin = console.read_stdin(_STDIN_EXAMPLE) if STDIN in names else None
+    stdin = console.spool_stdin(_STDIN_EXAMPLE) if STDIN in names else None
     return Sources(tuple(names), stdin)
 
 

@@ -23,6 +23,7 @@ from hipcli.terminal.console import Console
 
 if TYPE_CHECKING:
     from hipcli.documents import ReadOptions
+    from hipcli.documents.spool import Spool
 
 _METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name != "method")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
@@ -135,7 +136,7 @@ class Settings:
         keep = parse_keep(self.values["keep"])
         return self._made(CacheConfig, directory=directory, max_bytes=max_bytes, keep=keep)
 
-    def read_options(self, stdin: bytes | None) -> "ReadOptions":
+    def read_options(self, stdin: "Spool | None") -> "ReadOptions":
         from hipcli.documents import ReadOptions
 
         converted: dict[str, Any] = {}

@@ -1,11 +1,11 @@
 """Reads one PDF in a process of its own, so that a hostile file costs one error and no more.
 
-Run as `python -m hipcli.documents.pdf_worker`. Standard input: one JSON line (num_bytes, password,
-first_page, engine, memory_bytes, cpu_s), then the bytes of the PDF. Standard output: JSON lines
+Run as `python -m hipcli.documents.pdf_worker`; see `child` for what goes in. Events:
     {"event": "ready"}                                    before anything is read
     {"event": "open", "pages": N}
-    {"event": "outline", "entries": [[title, level, page index], ...]}
-    {"event": "page", "index", "text": str | null, "label", "garbled", "image_share", "objects"}
+    {"event": "outline", "entries": [[title, level, page index], ...]}   from the first page's child
+    {"event": "page", "index", "text": str | null, "label", "garbled", "image_share", "objects",
+        "links": [[words, target], ...]}
     {"event": "extra", "index", "text": str | null, "fields": [[name, value], ...]}
     {"event": "end", "xfa": bool} or {"event": "error", "code", "message"}
 Pages come from pdfium and as soon as they are read, so that what ends this process costs one page.
@@ -14,11 +14,13 @@ Then pypdf adds form values, and a second opinion on pages where pdfium found no
 
 import itertools
 import re
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from hipcli.documents import pdf_second
 from hipcli.documents.child import emit, serve
 from hipcli.documents.pdf_columns import Box, reading_order
+from hipcli.documents.pdf_links import web_links
 from hipcli.documents.pdf_text import HYPHEN_MARK, is_garbled
 
 # Pages that pypdf, which is slow, looks at again.
@@ -63,8 +65,9 @@ def _serve_pdfium(data: bytes, request: dict[str, Any], out: BinaryIO) -> bool:
     emit(out, event="open", pages=num_pages)
     if not request["first_page"]:
         emit(out, event="outline", entries=_outline(pdf))
+    pages = range(request["first_page"], min(request["end_page"], num_pages))
     doubtful: dict[int, float] = {}
-    for index in range(request["first_page"], num_pages):
+    for index in pages:
         page = _read_page(pdf, index)
         emit(out, event="page", index=index, **page)
         if page["garbled"] or not (page["text"] or "").strip() and page["image_share"] < 0.5:
@@ -73,7 +76,7 @@ def _serve_pdfium(data: bytes, request: dict[str, Any], out: BinaryIO) -> bool:
     form_type = pdf.get_formtype()
     if form_type or doubtful:
         again = dict(itertools.islice(doubtful.items(), _SECOND_OPINIONS))
-        _serve_extras(data, request, again, bool(form_type), out)
+        _serve_extras(data, request, again, pages if form_type else (), out)
     xfa = form_type in (pdfium.raw.FORMTYPE_XFA_FULL, pdfium.raw.FORMTYPE_XFA_FOREGROUND)
     emit(out, event="end", xfa=xfa)
     return True
@@ -126,11 +129,19 @@ def _read_page(pdf: Any, index: int) -> dict[str, Any]:
             "garbled": is_garbled(text, _unmapped(textpage)),
             "image_share": share,
             "objects": objects,
+            "links": web_links(pdf, page, textpage),
         }
         textpage.close()
         page.close()
     except (pdfium.PdfiumError, MemoryError):
-        return {"text": None, "label": None, "garbled": False, "image_share": 0.0, "objects": 0}
+        return {
+            "text": None,
+            "label": None,
+            "garbled": False,
+            "image_share": 0.0,
+            "objects": 0,
+            "links": [],
+        }
     return result
 
 
@@ -206,17 +217,22 @@ def _images(page: Any) -> tuple[float, int]:
 
 
 def _serve_extras(
-    data: bytes, request: dict[str, Any], again: dict[int, float], form: bool, out: BinaryIO
+    data: bytes,
+    request: dict[str, Any],
+    again: dict[int, float],
+    form: Sequence[int],
+    out: BinaryIO,
 ) -> None:
     """Form values and second opinions by pypdf; one broken page does not cost the others.
 
     Args:
         again: pages to read again, and the share of their characters taken to have no map.
+        form: pages to look for form fields on.
     """
     reader = pdf_second.open_reader(data, request["password"])
     if reader is None:
         return
-    for index in range(len(reader.pages)) if form else again:
+    for index in form or again:
         try:
             page = reader.pages[index]
             fields = pdf_second.form_fields(page) if form else []
@@ -239,12 +255,13 @@ def _serve_pypdf(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
     num_pages = len(reader.pages)
     emit(out, event="open", pages=num_pages)
     labels = pdf_second.page_labels(reader, num_pages)
-    for index in range(request["first_page"], num_pages):
+    for index in range(request["first_page"], min(request["end_page"], num_pages)):
         try:
-            text = reader.pages[index].extract_text()
+            page = reader.pages[index]
+            text, links = page.extract_text(), pdf_second.web_links(page)
         # As above: of many kinds.
         except Exception:
-            text = None
+            text, links = None, []
         garbled = text is not None and is_garbled(text, 0.0)
         emit(
             out,
@@ -255,6 +272,7 @@ def _serve_pypdf(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
             garbled=garbled,
             image_share=0.0,
             objects=0,
+            links=links,
         )
     emit(out, event="end", xfa=False)
 

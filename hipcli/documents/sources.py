@@ -100,7 +100,8 @@ def _read_item(item: Item, options: ReadOptions) -> tuple[Document, list[Warning
             raise item.refusal
         if item.path == STDIN:
             assert options.stdin is not None, "_check_usage refuses - without standard input"
-            data = options.stdin
+            given = options.stdin
+            data = given if isinstance(given, bytes) else given.read(options.encoding)
         elif item.relative is None and item.path.startswith(files.DESCRIPTORS):
             data = files.read_descriptor(item.path)
         else:

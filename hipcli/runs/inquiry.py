@@ -260,12 +260,9 @@ class Inquiry:
     def grounds(self, question: str, result: Result) -> Grounds:
         """Where the answer to `question` comes from, looked up in the documents."""
         # It searches with numpy; a command that asks nothing does not wait for that.
-        from hipcli.citing.citations import find_citations
+        from hipcli.citing.grounding import find_grounds
 
-        findings = self.findings(result)
-        context = self.material.context
-        citations = find_citations(question, result.answer, context, findings)
-        return Grounds(tuple(findings), tuple(citations))
+        return find_grounds(question, result.answer, self.material.context, self.findings(result))
 
     def document(
         self,

@@ -11,10 +11,16 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TextIO
 
-from hipcli.engine.errors import HipError, UsageError
+from hipcli.engine.errors import HipError, InputError, UsageError
 from hipcli.terminal.formatting import escape_controls, one_line
+
+if TYPE_CHECKING:
+    from hipcli.documents.spool import Spool
+
+# Questions and names of files; documents may be larger.
+_MAX_LIST_BYTES = 1 << 28
 
 
 class LivePrinter(Protocol):
@@ -92,21 +98,38 @@ class Console:
         return _is_terminal(self.stderr)
 
     def read_stdin(self, example: str) -> bytes:
-        """All of stdin.
+        """All of stdin: a question, or a list of them or of files.
 
         Args:
             example: a command line that shows how to feed stdin, for the hint.
 
         Raises:
             UsageError: stdin is a terminal or closed, so nothing was piped in.
+            InputError: more than any list is.
         """
+        content = self._stdin_bytes(example).read(_MAX_LIST_BYTES + 1)
+        if len(content) > _MAX_LIST_BYTES:
+            raise InputError(f"standard input brings more than {_MAX_LIST_BYTES:,} bytes")
+        return content
+
+    def spool_stdin(self, example: str) -> "Spool":
+        """A document from stdin, kept on disk where it is large.
+
+        Raises:
+            UsageError, InputError: as `read_stdin` does, with a larger limit.
+        """
+        from hipcli.documents.spool import spool
+
+        return spool(self._stdin_bytes(example))
+
+    def _stdin_bytes(self, example: str) -> BinaryIO:
         if self.stdin is None or self.stdin_is_terminal:
             what = "closed" if self.stdin is None else "a terminal"
             raise UsageError(f"standard input is {what}, nothing was piped in", f"try: {example}")
-        buffer = getattr(self.stdin, "buffer", None)
+        buffer: BinaryIO | None = getattr(self.stdin, "buffer", None)
         if buffer is None:
-            return self.stdin.read().encode("utf-8", "surrogateescape")
-        return bytes(buffer.read())
+            buffer = io.BytesIO(self.stdin.read().encode("utf-8", "surrogateescape"))
+        return buffer
 
     def write(self, text: str) -> None:
         """Writes `text` to stdout and flushes; on a terminal control characters are spelled out."""
