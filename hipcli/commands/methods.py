@@ -10,7 +10,7 @@ from hipcli.config.options import JSON, OUTPUT, TALK
 from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
 from hipcli.terminal import formatting
-from hipcli.terminal.output import show
+from hipcli.terminal.output import columns, show
 
 
 @takes(JSON, OUTPUT, TALK)
@@ -28,7 +28,8 @@ def methods(context: typer.Context) -> int:
         {"name": name, "summary": entry[0], "settings": _defaults(entry[1])}
         for name, entry in METHODS.items()
     ]
-    text = formatting.table(("METHOD", "WHAT IT DOES", "SETTINGS"), map(_row, rows))
+    heads = ("METHOD", "WHAT IT DOES", "SETTINGS")
+    text = formatting.table(heads, map(_row, rows), width=columns(context.obj, settings))
     show(context.obj, settings, text, methods=rows)
     return 0
 

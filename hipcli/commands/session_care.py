@@ -40,7 +40,7 @@ def prune(
     console: Console = context.obj
     store = session_store(settings)
     store.sweep()
-    limit = parse_size(max_size) if max_size else None
+    limit = parse_size(max_size, "--max-size") if max_size else None
     removed: list[dict[str, Any]] = []
     for path, num_bytes in surplus(store, limit):
         if not dry_run:

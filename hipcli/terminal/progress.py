@@ -1,10 +1,12 @@
 """Progress on stderr: one live line on a terminal, else a plain line now and then.
 
 Plain lines hold no escape codes and no carriage returns, whatever FORCE_COLOR says, and are at
-least five seconds apart. The first sign of life comes before anything slow is imported.
+least five seconds apart; what came too early for a line gets one when those have passed. The first
+sign of life comes before anything slow is imported.
 """
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -53,6 +55,8 @@ class ProgressView:
         self._live: Live | None = None
         self._spinner: Spinner | None = None
         self._last_plain_s: float | None = None
+        self._late: threading.Timer | None = None
+        self._lock = threading.RLock()
 
     def __enter__(self) -> "ProgressView":
         return self
@@ -80,7 +84,9 @@ class ProgressView:
 
     def stop(self) -> None:
         """Removes the live line; nothing more is shown."""
-        self._shown = False
+        with self._lock:
+            self._shown = False
+            self._cancel_late()
         if self._live is not None:
             live, self._live = self._live, None
             self._console.live = None
@@ -104,10 +110,32 @@ class ProgressView:
         if self._live is None and self._console.stderr_is_terminal and self._last_plain_s is None:
             self._start_live()
         if self._live is None:
-            now = self._clock()
-            if self._last_plain_s is None or now - self._last_plain_s >= PLAIN_INTERVAL_S:
-                self._last_plain_s = now
+            with self._lock:
+                self._tell_plainly()
+
+    def _tell_plainly(self) -> None:
+        now, last = self._clock(), self._last_plain_s
+        if last is None or now - last >= PLAIN_INTERVAL_S:
+            self._cancel_late()
+            self._last_plain_s = now
+            self._console.line(self._text)
+        elif self._late is None:
+            self._late = threading.Timer(last + PLAIN_INTERVAL_S - now, self._tell_late)
+            self._late.daemon = True
+            self._late.start()
+
+    def _tell_late(self) -> None:
+        """On the timer's thread: whatever is being done now has had no line yet."""
+        with self._lock:
+            self._late = None
+            if self._shown:
+                self._last_plain_s = self._clock()
                 self._console.line(self._text)
+
+    def _cancel_late(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def _start_live(self) -> None:
         from rich.live import Live
