@@ -25,6 +25,8 @@ PLAIN_INTERVAL_S = 5.0
 _SPINNER_CELLS = 2
 _BAR_CELLS = 10
 _LEAST_FOR_BAR = 60
+# Of the terminal's own sixteen colours, which suit its background, light or dark.
+_DONE, _STILL_TO_DO = "cyan", "bright_black"
 _PHASES = {
     "load": "loading the model",
     "prefill": "reading into the model",
@@ -144,7 +146,7 @@ class ProgressView:
         rich_console = on_stderr(self._console)
         if rich_console.is_dumb_terminal:
             return
-        self._spinner = Spinner("dots", style="cyan")
+        self._spinner = Spinner("dots", style=_DONE)
         self._live = Live(
             get_renderable=self._render,
             console=rich_console,
@@ -166,7 +168,9 @@ class ProgressView:
                 from rich.progress_bar import ProgressBar
 
                 total, done = self._event.total_tokens, self._event.done_tokens
-                columns.append(ProgressBar(total=total, completed=done, width=_BAR_CELLS))
+                bar = ProgressBar(total, done, _BAR_CELLS, style=_STILL_TO_DO)
+                bar.complete_style = bar.finished_style = _DONE
+                columns.append(bar)
                 room -= _BAR_CELLS + 1
             text = described(self._event, room)
         line = Table.grid(padding=(0, 1))
