@@ -14,16 +14,17 @@ import numpy as np
 import torch
 
 from hipcli.engine.decoding import generate
-from hipcli.engine.events import Evidence
+from hipcli.engine.events import Evidence, Progress
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
+from hipcli.engine.pace import Pace
 from hipcli.engine.passages import reread_budget_tokens, reread_prompt
 from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.sampler import Sampler
 from hipcli.engine.step import LayerAttention, StepInput
-from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, Tail
 from hipcli.engine.vote import Ballot
 
 # Blocks of the exact selection for the question's tokens.
@@ -69,6 +70,8 @@ class Answerer:
     evidence: tuple[Evidence, ...] = ()
     reread_tokens: int = 0
     finish_reason: str = "length"
+    # The store's end before the question, and how many of the question's tokens were read since.
+    _head: tuple[Tail, int] | None = None
 
     def start(self) -> tuple[torch.Tensor, AnswerPass]:
         """Run the question: its vote, and what the mode asks for.
@@ -79,9 +82,10 @@ class Answerer:
         """
         context_tokens = len(self.request.context_ids)
         question = torch.tensor(self.request.question_ids)
-        self.method.reset()
-        tail = self.store.tail()
-        head = self._read_head(question)
+        for _ in self.read_head():
+            pass
+        assert self._head is not None, "read_head sets it"
+        tail, head = self._head
         start, end = (max(0, token - head) for token in self.request.own_words)
         words = (start, end) if end > start else (0, len(question) - head)
         ballot = Ballot(context_tokens, self.vote_distance_tokens, words)
@@ -99,22 +103,26 @@ class Answerer:
         answering = AnswerPass(self.method, pages)
         return self._run(question, answering, context_tokens), answering
 
-    def _read_head(self, question: torch.Tensor) -> int:
+    def read_head(self) -> Iterator[Progress]:
         """Read what a long question has before its last tokens as a document is read.
 
         Only so many tokens are selected for one by one and vote: a pasted page would take minutes.
-
-        Returns:
-            how many tokens of the question were read.
+        `start` does it where nobody did before, without telling how far it has come.
         """
+        if self._head is not None:
+            return
+        question = torch.tensor(self.request.question_ids)
         head = max(0, len(question) - MAX_VOTING_TOKENS)
-        base = len(self.request.context_ids)
-        reading = PrefillPass(self.method)
+        self.method.reset()
+        base, tail = len(self.request.context_ids), self.store.tail()
+        reading, pace = PrefillPass(self.method), Pace(0, head)
         for start in range(0, head, HEAD_CHUNK_TOKENS):
-            part = question[start : min(start + HEAD_CHUNK_TOKENS, head)]
+            end = min(start + HEAD_CHUNK_TOKENS, head)
             step = StepInput(self.store, self.runner.tables, reading, base + start)
-            self.runner.forward(part, step)
-        return head
+            self.runner.forward(question[start:end], step)
+            pace.advance(end)
+            yield Progress("question", end, 0, head, pace.tokens_per_s, pace.eta_s)
+        self._head = (tail, head)
 
     def _resolve_mode(self, prompt_tokens: int) -> str:
         room = self.request.generation.max_new_tokens

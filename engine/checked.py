@@ -54,6 +54,7 @@ class CheckedAnswer:
                 self.tail = self.context.store.tail()
                 self.answerer = self.answerer_of(self.context.store)
                 yield Phase("answer")
+                yield from self.answerer.read_head()
                 for place, token in enumerate(self.answerer.tokens()):
                     if place == len(said):
                         said.append(token)

@@ -34,7 +34,7 @@ _PHASES = {
     "answer": "answering",
 }
 # Beside a number of tokens one word says enough.
-_WITH_TOKENS = {"prefill": "reading"}
+_WITH_TOKENS = {"prefill": "reading", "question": "reading the question"}
 
 
 class ProgressView:
