@@ -127,6 +127,10 @@ class Engine:
             raise ValueError("requests that are asked together must be about the same context")
         started = time.perf_counter()
         yield Phase("load")
+        from hipcli.engine.preflight import check_memory
+
+        longest = max(len(request.context_ids) + _spare_tokens(request) for request in requests)
+        check_memory(self.config, self.folder, longest)
         self._load()
         from hipcli.engine.device import memory_errors
 

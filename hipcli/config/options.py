@@ -74,6 +74,20 @@ MACHINE = (
         choices=KV_DTYPES,
     ),
     Option(
+        "gpu_memory",
+        str,
+        None,
+        "Refuse what needs more GPU memory than this for weights, keys and values, as in 24GiB.",
+        metavar="SIZE",
+    ),
+    Option(
+        "host_memory",
+        str,
+        None,
+        "The same for the main memory where the model runs on the processor.",
+        metavar="SIZE",
+    ),
+    Option(
         "context_limit",
         int,
         None,

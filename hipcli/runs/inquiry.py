@@ -18,7 +18,7 @@ from hipcli.config.settings import Settings
 from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.events import Event, Result
 from hipcli.runs import opening, stale
-from hipcli.runs.checks import check_settings
+from hipcli.runs.checks import check_settings, require_session
 from hipcli.runs.conversation import Turn, as_record, keep, turns_of
 from hipcli.runs.material import (
     Material,
@@ -125,7 +125,10 @@ class Inquiry:
         """
         opening.require_model(self.settings.engine_config())
         self._folders = stale.folders_of(sources.names)
-        self._open_corpus(self._read(sources, view), view, questions)
+        corpus = self._read(sources, view)
+        if self._cache.cached_only:
+            require_session(self.settings.cache_root, corpus)
+        self._open_corpus(corpus, view, questions)
 
     def open_session(
         self, key: str | None, view: ProgressView, questions: Sequence[str] = ()

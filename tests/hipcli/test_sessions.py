@@ -101,7 +101,7 @@ def test_no_sessions_is_no_error() -> None:
 
 
 def test_sessions_show_and_path(store: Store) -> None:
-    assert "context_tokens: 12345\n" in run_hip("sessions", "show", "bbbb").out
+    assert "context_tokens: 12,345\n" in run_hip("sessions", "show", "bbbb").out
     assert run_hip("sessions", "show", "--json").json["session"]["name"] == "letters"
     assert run_hip("sessions", "path", "letters").out == "/cache/sessions/x\n"
     assert run_hip("sessions", "path").out == "/cache/sessions\n"
