@@ -92,7 +92,7 @@ class Answerer:
             kept = self.store.kept_pages
             ballot = Ballot(context_tokens, self.vote_distance_tokens, words, kept)
         asking = QuestionPass(
-            self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS, attends
+            self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS, attends, words
         )
         logits = self._run(question[head:], asking, context_tokens + head)
         if ballot is not None:

@@ -168,6 +168,7 @@ class QuestionPass:
         budget_tokens: tokens selected by exact scores for each query and KV head.
         block_size_k: tokens of a block selected by them.
         own_selection: the method selects, whether there is a vote or not.
+        words: which of the pass's tokens are the asker's own, [start, end).
     """
 
     method: Method
@@ -175,6 +176,7 @@ class QuestionPass:
     budget_tokens: int
     block_size_k: int
     own_selection: bool = False
+    words: tuple[int, int] = (0, 1)
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         geometry, block_size_k = self.method.geometry, self.block_size_k
@@ -197,10 +199,8 @@ class QuestionPass:
         self, layer: int, q: torch.Tensor, step: StepInput, window_starts: torch.Tensor
     ) -> torch.Tensor:
         """The method's own blocks of each token, int32 [T, num_kv_heads, n]."""
-        if not self.method.token_pages:
-            return no_blocks(q.shape[0], step)
-        pages = self.method.choose_pages(layer, q, window_starts, step)
-        return self.method.choose_blocks(layer, q, pages, step)
+        blocks = self.method.select_unvoted(layer, q, window_starts, step, self.words)
+        return no_blocks(q.shape[0], step) if blocks is None else blocks
 
     def _votes(
         self, layer: int, q: torch.Tensor, step: StepInput, ballot: Ballot

@@ -5,6 +5,7 @@ No error is caught here for good; `app.py` turns what escapes into an exit code.
 
 import time
 from contextlib import suppress
+from typing import Any
 
 from hipcli.config.arguments import Asked
 from hipcli.config.settings import Settings
@@ -116,7 +117,7 @@ class AskRun(Run):
                     self._refuse_lone_key()
                 inquiry.open_session(key or None, view, [question])
             # Passages that nobody sees are not looked for where that is work of its own.
-            unseen = {} if self._shows_passages else {"evidence_count": 0}
+            unseen: dict[str, Any] = {} if self._shows_passages else {"evidence_count": 0}
             events = inquiry.ask(question, turns=inquiry.turns, **unseen)
             result = shown(events, lambda event: self._show(event, view))
             return self._finish(result, inquiry, view)
