@@ -262,6 +262,13 @@ SESSION = (
     Option("no_cache", bool, False, "Neither use nor save a session."),
     Option("refresh", bool, False, "Read everything anew even if a saved session matches."),
     Option(
+        "verify_weights",
+        bool,
+        False,
+        "Tell the model by every byte of its weights, not by samples; sessions read with it are "
+        "kept apart.",
+    ),
+    Option(
         "stale_ok",
         bool,
         False,

@@ -282,3 +282,17 @@ def test_a_damaged_row_is_found_in_its_run(tmp_path: Path) -> None:
     swapped[[90, 91]] = swapped[[91, 90]]
     with pytest.raises(DamagedSessionError, match="page 90"):
         compared(swapped)
+
+
+@pytest.mark.parametrize("keep", [0.4, None])
+def test_where_no_cache_can_be_the_answer_comes_all_the_same(
+    runner: Runner, tmp_path: Path, keep: float | None
+) -> None:
+    expected, _, _ = ask(runner, request(None))
+    (tmp_path / "home").write_text("")
+    cache = tmp_path / "home" / ".cache" / "hip"
+    tokens, checked, events = ask(runner, request(cache, cache=CacheConfig(cache, keep=keep)))
+    assert tokens == expected and notices(events) == ["cache_unwritable"]
+    assert checked.asked.session.id == "" and checked.asked.session.kept_ratio == 1
+    assert SessionStore(cache).list() == [] and SessionStore(cache).total_bytes() == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
