@@ -21,7 +21,7 @@ from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.pace import Pace
 from hipcli.engine.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
-from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass
+from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass, UnvotedPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.sampler import Sampler
@@ -96,6 +96,9 @@ class Answerer:
         words = (start, end) if end > start else (0, len(question) - head)
         self.mode = self._resolve_mode(len(question))
         before = self.store.tail() if head else tail
+        if not self.request.rounds:
+            asking = UnvotedPass(self.method, words)
+            return self._run(question[head:], asking, before.length), AnswerPass(self.method)
         ballot = self._ballot(context_tokens, words)
         if self.words:
             ballot.coverage = coverage(self.request.context_ids, self.words)

@@ -228,6 +228,33 @@ class QuestionPass:
 
 
 @dataclass(slots=True)
+class UnvotedPass:
+    """Tokens of a question without a look at every key: the time hardly grows with the context.
+
+    Args:
+        method: attends, or selects by itself.
+        own_words: which of the pass's tokens are the asker's own, [start, end).
+    """
+
+    method: Method
+    own_words: tuple[int, int]
+
+    def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
+        method, blocks = self.method, None
+        if method.own_attention is not None:
+            return method.own_attention.attend(layer, q, step)
+        positions = torch.arange(step.start, step.start + q.shape[0], device=q.device)
+        starts = method.geometry.window_starts_at(positions)
+        if method.geometry.window_start(step.start + q.shape[0] - 1) > 0:
+            blocks = method.select_question(layer, q, starts, step)
+            if blocks is None:
+                blocks = method.select_unvoted(layer, q, starts, step, self.own_words)
+        if blocks is None:
+            blocks = no_blocks(q.shape[0], step)
+        return attend_tokens(layer, q, step, (blocks, starts), method.geometry, method.block_size_k)
+
+
+@dataclass(slots=True)
 class AnswerPass:
     """Generation: one token at a time, or the question again with the passages given.
 

@@ -153,8 +153,9 @@ ANSWER = (
         int,
         1,
         "How often the passages of an answer are looked for: from the second time on by what the "
-        "best ones name, for questions that take several facts.",
-        minimum=1,
+        "best ones name, for questions that take several facts. 0, with --answer attend, looks for "
+        "none and starts soonest.",
+        minimum=0,
         metavar="N",
     ),
     Option("cite", bool, False, "After the answer, list the passages it rests on."),
@@ -284,6 +285,13 @@ SESSION = (
     ),
     Option("no_cache", bool, False, "Neither use nor save a session."),
     Option("refresh", bool, False, "Read everything anew even if a saved session matches."),
+    Option(
+        "verify_weights",
+        bool,
+        False,
+        "Tell the model by every byte of its weights, not by samples; sessions read with it are "
+        "kept apart.",
+    ),
     Option(
         "stale_ok",
         bool,

@@ -33,6 +33,11 @@ def check_settings(settings: Settings) -> None:
     if not config.model.strip():
         raise UsageError("--model is empty", "leave it out, or name one; hip models list has them")
     make_config(config.method, config.method_settings)
+    if settings.values.get("rounds") == 0 and settings.values["answer"] != "attend":
+        raise UsageError(
+            "--rounds 0 looks for no passages, which only attend can do without",
+            "add --answer attend, or give 1 or more",
+        )
     settings.generation_config()
     settings.cache_config()
     check_reading(settings)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # cut and read by them.
 _KEPT_SETTINGS = (
     *stale.SHAPING,
-    *("system", "context_limit", "fit", "encoding"),
+    *("system", "context_limit", "fit", "encoding", "verify_weights"),
     *("include", "exclude", "hidden", "gitignore", "max_file_size"),
 )
 # New files of a folder that are named in a warning.
