@@ -35,6 +35,7 @@ class FoundPage:
     Args:
         fields: names and values of form fields.
         links: words and target of each link out of the document.
+        notes: what readers wrote on it.
     """
 
     text: str = ""
@@ -43,6 +44,7 @@ class FoundPage:
     image_share: float = 0.0
     fields: list[list[str]] = field(default_factory=list)
     links: list[list[str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -189,7 +191,7 @@ class _Range:
         """Add one event of a child to what is known."""
         kind = event["event"]
         if kind == "open":
-            self._open(event["pages"])
+            self._open(event["pages"], event["notes"])
         elif kind == "outline":
             self.outline = [
                 OutlineEntry(drop_surrogates(title), level, index + 1)
@@ -203,6 +205,8 @@ class _Range:
             page.fields = event["fields"]
             if event["text"]:
                 page.text, page.status = event["text"], "text"
+            elif event["missing"]:
+                page.status = "failed"
         elif kind == "end" and event["xfa"]:
             self.notes.append(
                 ("pdf_xfa_form", "a dynamic (XFA) form: what is filled in there is not read")
@@ -210,11 +214,12 @@ class _Range:
         elif kind == "error":
             self._take_error(event)
 
-    def _open(self, num_pages: int) -> None:
+    def _open(self, num_pages: int, notes: list[list[str]]) -> None:
         if num_pages > _MAX_PAGES:
             raise Refusal("pdf_damaged", f"a PDF that claims to have {num_pages:,} pages")
         if self.num_pages is None:
             self.num_pages = num_pages
+            self.notes += [(code, message) for code, message in notes]
             self.end = min(self.end, num_pages)
             self.pages = [FoundPage() for _ in range(self.end - self.start)]
 
@@ -254,4 +259,11 @@ def _found(event: dict[str, Any]) -> FoundPage:
     elif not text.strip():
         drawn = event["image_share"] > 0 or event["objects"] >= 20
         text, status = "", "image-only" if drawn else "empty"
-    return FoundPage(text or "", event["label"], status, event["image_share"], links=event["links"])
+    return FoundPage(
+        text or "",
+        event["label"],
+        status,
+        event["image_share"],
+        links=event["links"],
+        notes=event["notes"],
+    )

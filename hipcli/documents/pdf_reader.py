@@ -17,6 +17,9 @@ _HEADER_CHARS = 120
 # A link on fewer pages, or on a smaller part of them, is no part of the page's frame.
 _MIN_RUNNING_PAGES = 4
 _RUNNING_SHARE = 0.4
+# Notes about a file of which all pages are read.
+_HARMLESS = ("pdf_attachments",)
+_DAMAGED = {"pdf_cut_off", "pdf_damaged_streams"}
 _OCR_HINT = "Run OCR on it first, for example: ocrmypdf IN.pdf OUT.pdf"
 
 
@@ -36,9 +39,14 @@ def read(data: bytes, hints: Hints) -> Content:
     running = _running_targets(pages)
     for page, text in zip(pages, texts, strict=True):
         links = _link_text(page.links, text, running) if text else ""
-        page.text = "\n".join(part for part in (text, _form_text(page.fields), links) if part)
-        if page.fields and page.status in ("empty", "image-only"):
+        added = [_form_text(page.fields), _marked("notes", page.notes), links]
+        page.text = "\n".join(part for part in (text, *added) if part)
+        if page.text and (page.status == "empty" or page.fields and page.status == "image-only"):
             page.status = "text"
+    if not _DAMAGED.isdisjoint(code for code, _ in found.notes):
+        # An empty page of a broken file is where its damage shows.
+        for page in pages:
+            page.status = "failed" if page.status == "empty" else page.status
     return _content(found)
 
 
@@ -57,10 +65,15 @@ def _without_digits(text: str) -> str:
 
 
 def _form_text(fields: list[list[str]]) -> str:
-    if not fields:
+    return _marked("form fields", [f"{name}: {value}" for name, value in fields])
+
+
+def _marked(title: str, lines: list[str]) -> str:
+    """Lines that are not the page's own text, under a title of their own."""
+    if not lines:
         return ""
-    lines = (f"{name}: {value}" for name, value in fields)
-    return "[form fields]\n" + clean_page(drop_surrogates("\n".join(lines)))
+    text = clean_page(drop_surrogates("\n".join(lines))).replace(HYPHEN_MARK, "-")
+    return f"[{title}]\n{text}"
 
 
 def _running_targets(pages: list[FoundPage]) -> set[str]:
@@ -79,10 +92,7 @@ def _link_text(links: list[list[str]], text: str, running: set[str]) -> str:
             continue
         words = " ".join(words.split())
         lines.append(f"{words}: {target}" if words else target)
-    if not lines:
-        return ""
-    unique = "\n".join(dict.fromkeys(lines))
-    return "[links]\n" + clean_page(drop_surrogates(unique)).replace(HYPHEN_MARK, "-")
+    return _marked("links", list(dict.fromkeys(lines)))
 
 
 def _content(pdf: FoundPdf) -> Content:
@@ -101,7 +111,7 @@ def _content(pdf: FoundPdf) -> Content:
     return Content(
         text="\n".join(pieces),
         pages=tuple(pages),
-        partial=lost or bool(notes),
+        partial=lost or any(code not in _HARMLESS for code, _ in notes),
         warnings=tuple(warnings),
         outline=tuple(entry for entry in pdf.outline if entry.page <= len(pages)),
     )

@@ -34,6 +34,16 @@ def page_labels(reader: Any, num_pages: int) -> list[str | None]:
     return (labels + [None] * num_pages)[:num_pages]
 
 
+def lacks_content(page: Any) -> bool:
+    """Whether what a page says is drawn on it is not in the file."""
+    if "/Contents" not in page:
+        return False
+    content = page.raw_get("/Contents").get_object()
+    parts = content if isinstance(content, list) else [content]
+    # An object that is not there is None.
+    return bool(parts) and all(part is None or part.get_object() is None for part in parts)
+
+
 def web_links(page: Any) -> list[list[str]]:
     """Targets of a page's links out of the document; the words they lie on are not known."""
     links: list[list[str]] = []
