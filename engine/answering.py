@@ -151,7 +151,8 @@ class Answerer:
             ]
             tokens = np.concatenate([ids[start:stop] for start, stop in borders])
             last = self._ballot(ballot.context_tokens, (0, len(tokens)))
-            last.excluded, last.strongest = sorted(used), True
+            last.excluded = sorted(used)
+            last.asked = (len(tokens) + ballot.own_words[0], len(tokens) + ballot.own_words[1])
             passages = torch.from_numpy(tokens.astype(np.int64))
             self._ask(torch.cat((passages, question)), last, before)
             ballot.later.append(last)

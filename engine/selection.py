@@ -115,7 +115,8 @@ def best_pages(
     )
     shares = group_shares(scores, group, softmax_scale)
     if excluded is not None:
-        shares[:, :, excluded] = -torch.inf
+        # Not by an assignment: its scalar would be copied to the device, which no graph can hold.
+        shares.index_fill_(2, excluded, -torch.inf)
     return select_blocks(shares, num_pages, backend=backend)
 
 
@@ -206,10 +207,10 @@ def between(scores: torch.Tensor, sink_tokens: int, window_starts: torch.Tensor)
     return scores.masked_fill(~inside[:, None], -torch.inf)
 
 
-def best_score(
+def token_scores(
     layer: int, q: torch.Tensor, step: Step, tokens: range, distance_tokens: int
 ) -> torch.Tensor:
-    """The highest score that any of a few tokens gets.
+    """Scores of a few tokens one by one.
 
     Args:
         q: [N, num_heads, head_dim], un-rotated.
@@ -217,7 +218,7 @@ def best_score(
         distance_tokens: distance between query and keys while scoring.
 
     Returns:
-        fp32 [N, num_heads].
+        fp32 [N, num_heads, len(tokens)].
     """
     kv = step.store.kv[layer]
     at = torch.arange(tokens.start, tokens.stop, device=q.device)
@@ -227,4 +228,4 @@ def best_score(
     rows = rotate(q, positions, tables, backend=step.store.backend).float()
     rows = rows.unflatten(1, (keys.shape[0], -1))
     scores = torch.einsum("nhgd,hkd->nhgk", rows, keys) * step.softmax_scale
-    return scores.amax(-1).flatten(1)
+    return scores.flatten(1, 2)

@@ -20,9 +20,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch.nn.functional import max_pool1d
 
 from hipcli.engine.events import Evidence
 from hipcli.engine.store.pages import PAGE_TOKENS
+
+# A word of a passage counts for those this close to it.
+SENTENCE_TOKENS = 12
 
 # Votes are multiplied by exp(this * coverage ** 2) of the question's words.
 WORDS_WEIGHT = 5.0
@@ -42,8 +46,10 @@ class Ballot:
         coverage: fp32 [num_pages of the context], which part of the question's words each page
             has; None where words do not count.
         excluded: pages that nobody votes for.
-        strongest: a page's votes are those of its strongest word instead of all words together:
-            of many words, as in a passage, most say nothing.
+        asked: in a later round, where the own words are passages, the words of the question behind
+            them, [start, end). Passages have many words and most are not about the question. So a
+            word counts as far as the question attends it or one near it, and a page's votes are
+            those of its strongest word instead of all words together.
 
     Attributes:
         word_votes: fp32 [tokens of own_words, num_pages], sum over heads so far; None before the
@@ -58,8 +64,9 @@ class Ballot:
     first_token: int = 0
     coverage: np.ndarray | None = None
     excluded: Sequence[int] = ()
-    strongest: bool = False
+    asked: tuple[int, int] | None = None
     word_votes: torch.Tensor | None = None
+    word_weights: torch.Tensor | None = None
     later: list["Ballot"] = field(default_factory=list)
 
     @property
@@ -82,22 +89,37 @@ class Ballot:
                 question's tokens.
             lse: fp32 [T, num_heads], log-sum-exp of page_max over pages.
         """
-        log_share = page_max - lse.unsqueeze(-1)
-        start, end = self.own_words
-        words = log_share[start:end]
-        scaffold = torch.cat((log_share[:start], log_share[end:]))
-        # An even share of the context counts as common too: it keeps the logarithm tame.
-        common = torch.full_like(words[:1], 1.0 / words.shape[-1])
-        if scaffold.shape[0]:
-            common += scaffold.amax(0, keepdim=True).exp()
-        votes = (words - common.log()).clamp_(min=0).mul_(words.exp()).sum(1)
+        votes = _lifted(page_max - lse.unsqueeze(-1), self.own_words, page_max.shape[-1]).sum(1)
         self.word_votes = votes if self.word_votes is None else self.word_votes + votes
+
+    def weigh(self, log_share: torch.Tensor) -> None:
+        """Weigh the words of passages by what the question behind them attends in one layer.
+
+        Args:
+            log_share: fp32 [T, num_heads, words], logarithm of the share of each passage's token
+                in what the tokens of the pass attend.
+        """
+        if self.asked is None:
+            raise ValueError("there is no question behind the passages")
+        pages = -(-self.context_tokens // PAGE_TOKENS)
+        weights = _lifted(log_share[self.own_words[1] :], self._asked_alone, pages).sum((0, 1))
+        self.word_weights = weights if self.word_weights is None else self.word_weights + weights
+
+    @property
+    def _asked_alone(self) -> tuple[int, int]:
+        """The question's own words where the passages before them do not count."""
+        start, end = self.asked or (0, 0)
+        return start - self.own_words[1], end - self.own_words[1]
 
     def votes(self) -> torch.Tensor:
         """Votes of the words together, weighed by the words that stand on a page: fp32 [pages]."""
         if self.word_votes is None:
             raise ValueError("no layer has voted")
-        votes = self.word_votes.amax(0) if self.strongest else self.word_votes.sum(0)
+        if self.word_weights is None:
+            votes = self.word_votes.sum(0)
+        else:
+            near = max_pool1d(self.word_weights[None], 2 * SENTENCE_TOKENS + 1, 1, SENTENCE_TOKENS)
+            votes = (self.word_votes * near.T).amax(0)
         if self.coverage is not None:
             here = self.coverage if self.kept_pages is None else self.coverage[self.kept_pages]
             weights = torch.from_numpy(here[: len(votes)]).to(votes.device)
@@ -192,3 +214,23 @@ class Ballot:
             )
             for page in order
         )
+
+
+def _lifted(log_share: torch.Tensor, own_words: tuple[int, int], even: int) -> torch.Tensor:
+    """Shares of the own words times how far they exceed what the scaffold attends.
+
+    Args:
+        log_share: fp32 [T, num_heads, n].
+        own_words: which of the T tokens count, [start, end); the others are scaffold.
+        even: an even share, 1 / even, counts as common too: it keeps the logarithm tame.
+
+    Returns:
+        fp32 [own words, num_heads, n].
+    """
+    start, end = own_words
+    words = log_share[start:end]
+    scaffold = torch.cat((log_share[:start], log_share[end:]))
+    common = torch.full_like(words[:1], 1.0 / even)
+    if scaffold.shape[0]:
+        common += scaffold.amax(0, keepdim=True).exp()
+    return (words - common.log()).clamp_(min=0).mul_(words.exp())

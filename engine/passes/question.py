@@ -8,8 +8,8 @@ from hipcli.engine.methods.base import Method, no_blocks
 from hipcli.engine.passes.tokens import attend_tokens
 from hipcli.engine.selection import (
     best_blocks,
-    best_score,
     between,
+    token_scores,
     voted_pages,
     with_pages,
 )
@@ -43,6 +43,10 @@ class QuestionPass:
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         page_max, lse = self._votes(layer, q, step)
         self.ballot.count(layer, page_max, lse)
+        if self.ballot.asked is not None:
+            passages = range(step.start, step.start + self.ballot.own_words[1])
+            scores = token_scores(layer, q, step, passages, self.ballot.distance_tokens)
+            self.ballot.weigh(scores - lse.unsqueeze(-1))
         if self.method.own_attention is not None:
             return self.method.own_attention.attend(layer, q, step)
         geometry, block_size_k = self.method.geometry, self.method.block_size_k
@@ -85,7 +89,7 @@ class QuestionPass:
             first = ballot.first_page
             start = first * PAGE_TOKENS + ballot.first_token % PAGE_TOKENS
             tokens = range(start, min((first + 1) * PAGE_TOKENS, context))
-            page_max[:, :, first] = best_score(layer, q, step, tokens, distance)
+            page_max[:, :, first] = token_scores(layer, q, step, tokens, distance).amax(-1)
         return page_max, lse
 
     def _select(
@@ -105,7 +109,7 @@ class QuestionPass:
         num_blocks = (self.budget_tokens - most * PAGE_TOKENS) // self.block_size_k
         shares = shares.unflatten(1, (store.layout.num_kv_heads, -1)).amax(2)
         shares = between(shares, self.method.geometry.sink_tokens, window_starts)
-        shares[:, :, voted] = -torch.inf
+        shares.index_fill_(2, voted, -torch.inf)
         # The best n blocks lie in the n pages with the best blocks.
         pages = select_blocks(shares, min(num_blocks, shares.shape[2]), backend=store.backend)
         blocks = best_blocks(

@@ -73,13 +73,17 @@ def test_excluded_pages_get_no_votes() -> None:
     assert votes.ranking(0, PAGES * PAGE_TOKENS)[0] == 4
 
 
-def test_the_strongest_word_counts_where_there_are_many() -> None:
-    page_max, lse = scores(*[[0, 1.5, 0, 0, 0, 0]] * 3, [0, 0, 0, 3, 0, 0])
-    together, strongest = ballot(own_words=(0, 4)), ballot(own_words=(0, 4), strongest=True)
-    for votes in (together, strongest):
+def test_of_a_passage_the_words_near_those_asked_for_count() -> None:
+    """40 words: the first votes for page 1, the last for page 3; the question attends one."""
+    words = [[0, 3, 0, 0, 0, 0], *[[0.0] * PAGES] * 38, [0, 0, 0, 3, 0, 0]]
+    page_max, lse = scores(*words, [0.0] * PAGES, [0.0] * PAGES)
+    for attended, page in ((4, 1), (35, 3)):
+        votes = ballot(own_words=(0, 40), asked=(41, 42))
         votes.count(0, page_max, lse)
-    assert together.ranking(0, PAGES * PAGE_TOKENS)[0] == 1
-    assert strongest.ranking(0, PAGES * PAGE_TOKENS)[0] == 3
+        share = torch.full((42, 1, 40), -20.0)
+        share[41, 0, attended] = -0.1
+        votes.weigh(share)
+        assert votes.ranking(0, PAGES * PAGE_TOKENS)[0] == page
 
 
 def test_rounds_take_turns() -> None:
