@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hipcli.engine.sessions.names import check_name
+
 # Of keys and values in the store; auto is the dtype of the weights.
 KV_DTYPES = ("auto", "fp8_e4m3")
 ANSWER_MODES = ("auto", "attend", "share", "reread")
@@ -46,6 +48,9 @@ class CacheConfig:
         cached_only: answer from a saved session or fail with NotCachedError.
         name: a name for the session, for `--resume`.
         branch: which fork of the session, as its manifest says; empty for none.
+        keep: part of the pages between sinks and window that is kept once the context is read,
+            above 0; 1 keeps all. None keeps all as long as they fit `max_bytes`, else as many as
+            do, and takes a pruned session where there is no full one.
         max_bytes: saved contexts beyond this are removed, least recently used first; 0 means the
             smaller of 50 GiB and a quarter of the disk's free space.
     """
@@ -55,7 +60,13 @@ class CacheConfig:
     cached_only: bool = False
     name: str = ""
     branch: str = ""
+    keep: float | None = None
     max_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.keep is not None and not 0 < self.keep <= 1:
+            raise ValueError(f"keep is {self.keep}; it must be above 0 and at most 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +79,14 @@ class EngineConfig:
         device: auto (a GPU where there is one), cpu, cuda, cuda:N.
         dtype: auto, bfloat16, float32.
         kv_dtype: a name in KV_DTYPES; fp8_e4m3 takes half the memory of bfloat16, GPU only.
+        gpu_memory_bytes, host_memory_bytes: most that weights, keys and values may take on a GPU,
+            or on a CPU; 0 for what there is.
         method: a name in METHODS.
         method_settings: fields of the method's config that differ from its defaults.
         prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple
             of 64; 0 chooses by device and free memory.
+        verify_weights: tell the weights by all their bytes, read at every start, and not by
+            samples that are remembered; sessions of the two kinds are different ones.
     """
 
     models_dir: Path
@@ -79,9 +94,12 @@ class EngineConfig:
     device: str = "auto"
     dtype: str = "auto"
     kv_dtype: str = "auto"
+    gpu_memory_bytes: int = 0
+    host_memory_bytes: int = 0
     method: str = "hip"
     method_settings: dict[str, int] = field(default_factory=dict)
     prefill_chunk_tokens: int = 0
+    verify_weights: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):

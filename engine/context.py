@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,16 @@ from hipcli.engine.pace import Pace
 from hipcli.engine.passes import PrefillPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
-from hipcli.engine.saving import Saved, damaged, not_saved
+from hipcli.engine.saving import Saved, damaged, not_saved, pruned
+from hipcli.engine.sessions.companion import read_companion, write_companion
 from hipcli.engine.sessions.disk import Disk
+from hipcli.engine.sessions.kept import chosen_pages
 from hipcli.engine.sessions.session import Session
 from hipcli.engine.sessions.store import SessionStore
 from hipcli.engine.step import StepInput
-from hipcli.engine.store.pages import KVStore
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
+from hipcli.engine.store.pruning import kept_copy
+from hipcli.engine.worth import page_worth
 
 
 @dataclass(slots=True)
@@ -33,12 +37,14 @@ class Context:
         session: what was saved or reused.
         cached_tokens: tokens that came from a session.
         prefill_s: time spent reading.
+        worth: of each page, once something was pruned in memory.
     """
 
     store: KVStore
     session: SessionInfo = field(default_factory=SessionInfo)
     cached_tokens: int = 0
     prefill_s: float = 0.0
+    worth: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -92,6 +98,18 @@ class ContextReader:
                 yield self.put_aside(error)
         return (yield from self._without_session())
 
+    def pruned(self, context: Context, keep: float) -> Context:
+        """What is kept of a context that is saved nowhere; a copy, the context stays whole."""
+        if not context.worth:
+            context.worth = page_worth(context.store).tolist()
+        settings = self.identity.get("method", {})
+        pages = chosen_pages(context.worth, context.store.length, settings, keep)
+        tokens = len(pages) * PAGE_TOKENS + self.spare_tokens
+        store = kept_copy(context.store, pages, tokens)
+        ratio = len(pages) / num_pages(context.store.length)
+        session = replace(context.session, kept_ratio=ratio)
+        return Context(store, session, context.cached_tokens, context.prefill_s)
+
     def put_aside(self, error: DamagedSessionError) -> Notice:
         """Put the session of the last `read` aside: its files are not what was written.
 
@@ -110,7 +128,7 @@ class ContextReader:
     def _read(self, saved: Saved) -> Generator[Event, None, Context]:
         cache = self.request.cache
         if not cache.refresh:
-            session = yield from saved.open(partial=False)
+            session = yield from saved.find()
             if session is not None:
                 return (yield from self._reuse(saved, session))
         if cache.cached_only:
@@ -130,9 +148,10 @@ class ContextReader:
                 return (yield from self._without_session())
             return (yield from self._build(saved))
 
-    def _new_store(self) -> KVStore:
-        capacity = len(self.request.context_ids) + self.spare_tokens
-        return self.runner.new_store(capacity)
+    def _new_store(self, context_tokens: int = 0) -> KVStore:
+        """For so many tokens of context, or all of them."""
+        context_tokens = context_tokens or len(self.request.context_ids)
+        return self.runner.new_store(context_tokens + self.spare_tokens)
 
     def _info(self, session: Session, *, reused: bool) -> SessionInfo:
         manifest = session.manifest
@@ -142,14 +161,20 @@ class ContextReader:
             created=manifest.created,
             reused=reused,
             complete=session.complete,
+            kept_ratio=manifest.kept_ratio,
         )
 
     def _reuse(self, saved: Saved, session: Session) -> Generator[Event, None, Context]:
         self._session = session
         yield from self._name(saved, session)
         saved.sessions.touch(session.folder)
-        store = self._new_store()
+        store = self._new_store(session.manifest.stored_tokens)
         session.map_into(store)
+        own = self.method.own_attention
+        if own is not None and own.keeps_state:
+            own.resume(store, read_companion(session.folder))
+        if session.manifest.kept:
+            yield pruned(session)
         return Context(store, self._info(session, reused=True), session.tokens_done)
 
     def _name(self, saved: Saved, session: Session) -> Generator[Event, None, None]:
@@ -177,7 +202,7 @@ class ContextReader:
     def _build(self, saved: Saved) -> Generator[Event, None, Context]:
         if not self.request.cache.refresh:
             # Another process may have finished it while this one waited.
-            complete = yield from saved.open(partial=False)
+            complete = yield from saved.find()
             if complete is not None:
                 return (yield from self._reuse(saved, complete))
         session = yield from saved.resume_or_create()
@@ -187,6 +212,10 @@ class ContextReader:
         yield from self._name(saved, session)
         # A resumed prefill goes on at a border of chunks, so that it equals one run through.
         start = session.tokens_done // self.chunk_tokens * self.chunk_tokens
+        own = self.method.own_attention
+        if own is not None and own.keeps_state:
+            # What it would have to know of the first tokens is saved with the whole context only.
+            start = 0
         try:
             session.begin_at(start)
         except OSError as error:
@@ -201,10 +230,22 @@ class ContextReader:
             return Context(store, SessionInfo(), start, elapsed)
         try:
             store.flush()
-            session.finish()
+            if own is not None and own.keeps_state and store.companion is not None:
+                write_companion(session.folder, store.companion.tensors(), self.disk)
+            session.remember_worth(page_worth(store).tolist())
+            fewer = saved.prune(session) if saved.ratio < 1 else None
+            if fewer is None:
+                session.finish()
         except OSError as error:
             yield self._give_up(error)
             return Context(store, SessionInfo(), start, elapsed)
+        if fewer is not None:
+            self._session = session = fewer
+            yield pruned(session)
+            # Answered from what is kept, as every later question will be. The former pages go
+            # before room is taken for these.
+            del store
+            store = self._new_store(session.manifest.stored_tokens)
         saved.sessions.touch(session.folder)
         # From here on writes stay in this process: the question must not reach the files.
         session.map_into(store)

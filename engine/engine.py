@@ -22,9 +22,11 @@ from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Event, Phase, Result, SessionInfo, Token
 from hipcli.engine.methods import make_config
 from hipcli.engine.models import ModelFolder, resolve
-from hipcli.engine.passages import SEPARATOR
+from hipcli.engine.passages import ROUND_PAGES, SEPARATOR
 from hipcli.engine.request import AskRequest
+from hipcli.engine.store.layout import PAGE_TOKENS
 from hipcli.engine.tokenizer import Tokenizer, load_tokenizer
+from hipcli.engine.word_match import Spelling, spellings
 
 
 @dataclass(slots=True)
@@ -125,6 +127,10 @@ class Engine:
             raise ValueError("requests that are asked together must be about the same context")
         started = time.perf_counter()
         yield Phase("load")
+        from hipcli.engine.preflight import check_memory
+
+        longest = max(len(request.context_ids) + _spare_tokens(request) for request in requests)
+        check_memory(self.config, self.folder, longest)
         self._load()
         from hipcli.engine.device import memory_errors
 
@@ -142,11 +148,18 @@ class Engine:
         from hipcli.engine.checked import CheckedAnswer
 
         reader = self._reader(requests[0], spare_tokens)
-        checked = CheckedAnswer(reader, partial(self._answerer, requests[0]))
+        checked = CheckedAnswer(
+            reader, partial(self._answerer, requests[0]), keep=_kept_unsaved(requests[0])
+        )
         yield from self._answer(requests[0], checked, started, load_s)
         for request in requests[1:]:
             started = time.perf_counter()
-            checked = CheckedAnswer(reader, partial(self._answerer, request), checked.as_read())
+            checked = CheckedAnswer(
+                reader,
+                partial(self._answerer, request),
+                checked.as_read(),
+                keep=_kept_unsaved(request),
+            )
             yield from self._answer(request, checked, started, load_s)
 
     def _answer(
@@ -176,7 +189,7 @@ class Engine:
         if pieces[-1]:
             yield Token(-1, pieces[-1])
         ended = time.perf_counter()
-        context, answerer = checked.context, checked.answerer
+        context, answerer = checked.asked, checked.answerer
         timings = {
             "load_s": load_s,
             "prefill_s": context.prefill_s,
@@ -231,7 +244,14 @@ class Engine:
             vote_distance_tokens=self._loaded.vote_distance_tokens,
             separator_ids=self.tokenizer.encode(SEPARATOR).ids.tolist(),
             stop_ids=self.tokenizer.stop_ids,
+            words=self._words(request),
         )
+
+    def _words(self, request: AskRequest) -> list[tuple[Spelling, ...]]:
+        """The asker's own words as they may stand in the context."""
+        start, end = request.own_words
+        own = self.tokenizer.decode(request.question_ids[start:end])
+        return spellings(own, lambda text: self.tokenizer.encode(text).ids.tolist())
 
     def _result(
         self,
@@ -245,7 +265,9 @@ class Engine:
         session: SessionInfo = context.session
         total = len(request.context_ids)
         kv_bytes = self._loaded.runner.layout.num_bytes(context.store.length)
-        on_disk = self._loaded.runner.layout.num_bytes(total) if session.complete else 0
+        kept = context.store.kept_pages
+        saved = total if kept is None else len(kept) * PAGE_TOKENS
+        on_disk = self._loaded.runner.layout.num_bytes(saved) if session.complete else 0
         on_gpu = self._loaded.runner.device.type == "cuda"
         return Result(
             answer=answer,
@@ -270,9 +292,17 @@ class Engine:
         )
 
 
+def _kept_unsaved(request: AskRequest) -> float:
+    """The part of its context that a request keeps where nothing is saved: sessions prune by
+    themselves."""
+    cache = request.cache
+    return cache.keep if cache.directory is None and cache.keep is not None else 1.0
+
+
 def _spare_tokens(request: AskRequest) -> int:
     """Room that a question and its answer need behind the context."""
-    return len(request.question_ids) + request.generation.max_new_tokens
+    passages = ROUND_PAGES * PAGE_TOKENS if request.rounds > 1 else 0
+    return len(request.question_ids) + max(request.generation.max_new_tokens, passages)
 
 
 def peak_rss_bytes() -> int:

@@ -13,12 +13,14 @@ from hipcli.engine.errors import DamagedSessionError, SessionError
 from hipcli.engine.events import Event, Notice
 from hipcli.engine.request import AskRequest
 from hipcli.engine.sessions.identity import identity_key
+from hipcli.engine.sessions.kept import fitting_ratio, kept_count, kept_name
 from hipcli.engine.sessions.manifest import Manifest
+from hipcli.engine.sessions.pruning import write_pruned
 from hipcli.engine.sessions.reuse import longest_prefix
-from hipcli.engine.sessions.room import make_room, with_room
+from hipcli.engine.sessions.room import limit_bytes, make_room, with_room
 from hipcli.engine.sessions.session import Session
 from hipcli.engine.sessions.store import SessionStore
-from hipcli.engine.store.layout import KVLayout
+from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class Saved:
     Attributes:
         key: the identity of the session.
         name: of the session to come; that of a damaged one goes to what takes its place.
+        ratio: of the pages that the session to come keeps; known once `resume_or_create` has run.
     """
 
     sessions: SessionStore
@@ -44,6 +47,7 @@ class Saved:
     chunk_tokens: int
     key: str = field(init=False)
     name: str = field(init=False)
+    ratio: float = field(init=False, default=1.0)
     _record: dict[str, Any] = field(init=False)
     _tokens_sha256: str = field(init=False)
 
@@ -58,9 +62,35 @@ class Saved:
         self.key = identity_key(self._record)
         self.name = self.request.cache.name
 
-    def open(self, *, partial: bool) -> Generator[Event, None, Session | None]:
+    def find(self) -> Generator[Event, None, Session | None]:
+        """A complete session that serves the request: a full one serves every request, a pruned
+        one those that ask for what it keeps, or leave that to hip."""
+        keep = self.request.cache.keep
+        if keep is not None and keep < 1:
+            session = yield from self._open(self._pruned_key(kept_name(keep)), partial=False)
+            if session is not None:
+                return session
+        session = yield from self._open(self.key, partial=False)
+        if session is None and keep is None:
+            for name in self._pruned_names():
+                session = session or (yield from self._open(self._pruned_key(name), partial=False))
+        return session
+
+    def _pruned_key(self, name: str) -> str:
+        return identity_key({**self._record, "keep": name})
+
+    def _pruned_names(self) -> list[str]:
+        """What pruned sessions of this context keep, the most first."""
+        names = {
+            str(identity["keep"])
+            for identity in self.sessions.identities()
+            if "keep" in identity and self.key == identity_key(_without_keep(identity))
+        }
+        return sorted(names, key=float, reverse=True)
+
+    def _open(self, key: str, *, partial: bool) -> Generator[Event, None, Session | None]:
         """The session if it is there and sound; a damaged one is put aside, with a notice."""
-        folder = self.sessions.folder(self.key, partial=partial)
+        folder = self.sessions.folder(key, partial=partial)
         if not os.path.lexists(folder):
             return None
         try:
@@ -82,26 +112,68 @@ class Saved:
         folder = self.sessions.folder(self.key, partial=True)
         ids, prefix = self.request.context_ids, None
         if not self.request.cache.refresh:
-            session = yield from self.open(partial=True)
+            self.ratio = self._wanted_ratio()
+            session = yield from self._open(self.key, partial=True)
             if session is not None:
                 return session
             prefix = yield from self._prefix()
-        num_bytes = self.layout.num_bytes(len(ids))
+        self.ratio = self._wanted_ratio()
+        whole = self.layout.num_bytes(len(ids))
+        num_bytes = self._kept_bytes(self.ratio)
         manifest = self._manifest(None if prefix is None else prefix[0].manifest)
         disk = self.sessions.disk
         try:
             if os.path.lexists(folder):
                 disk.remove(folder)
-            make_room(self.sessions, num_bytes, self.request.cache.max_bytes, self.key)
+            limit, brief = self.request.cache.max_bytes, whole - num_bytes
+            make_room(self.sessions, num_bytes, limit, self.key, brief)
             return with_room(
                 self.sessions,
-                num_bytes,
+                whole,
                 self.key,
                 lambda: Session.create(folder, manifest, ids, disk, prefix),
             )
         except OSError as error:
             yield not_saved(error)
             return None
+
+    def _wanted_ratio(self) -> float:
+        """Of the pages that stay: what the request says, or the largest that fits."""
+        keep = self.request.cache.keep
+        if keep is not None:
+            return keep
+        tokens = len(self.request.context_ids)
+        limit = limit_bytes(self.sessions, self.request.cache.max_bytes)
+        if self.layout.num_bytes(tokens) <= limit:
+            return 1.0
+        page_bytes = self.layout.num_bytes(1)
+        # Not even sinks and window fit: all of it is refused, with the bytes that it takes.
+        return fitting_ratio(tokens, self.identity.get("method", {}), page_bytes, limit) or 1.0
+
+    def _kept_bytes(self, ratio: float) -> int:
+        """Bytes of a session that keeps so many of its pages."""
+        tokens = len(self.request.context_ids)
+        if ratio == 1:
+            return self.layout.num_bytes(tokens)
+        count = kept_count(tokens, self.identity.get("method", {}), ratio)
+        return self.layout.num_bytes(count * PAGE_TOKENS)
+
+    def prune(self, session: Session) -> Session | None:
+        """Put a pruned session in the place of one that was just read to its end.
+
+        Returns:
+            It, or None if there is nothing to leave out.
+
+        Raises:
+            OSError: the disk does not take it.
+        """
+        session.sync()
+        # `claim_name` gave the session its name, which goes on to the pruned one.
+        folder = write_pruned(self.sessions, session.folder, session.manifest, self.ratio)
+        if folder is None:
+            return None
+        session.discard()
+        return Session.open(folder, self.sessions.disk)
 
     def _prefix(self) -> Generator[Event, None, tuple[Session, int] | None]:
         """The session that begins as this context does, and how many tokens they share."""
@@ -138,10 +210,21 @@ class Saved:
         )
 
 
+def _without_keep(identity: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in identity.items() if name != "keep"}
+
+
 def damaged(error: SessionError, session: Session | None = None) -> Notice:
     """Tells that a session was put aside."""
     which = "" if session is None else f"session {session.id}: "
     return Notice("session_damaged", f"{which}{error}; the documents are read again")
+
+
+def pruned(session: Session) -> Notice:
+    """Tells that an answer rests on a part of the context."""
+    part = session.manifest.kept_ratio
+    what = f"the session keeps {part:.1%} of the context's pages; --keep full keeps all"
+    return Notice("pruned", what)
 
 
 def not_saved(error: OSError) -> Notice:

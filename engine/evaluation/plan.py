@@ -20,7 +20,7 @@ BASELINES = {
 # The name of the haystack made of the user's files.
 FILES = "files"
 # Raised when the texts or questions of a seed change: older results are of other cells then.
-TEXTS_VERSION = 1
+TEXTS_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class Plan:
         answers: answer modes of the attention methods.
         samples: texts per cell of the grid, each from a seed of its own.
         seed: of everything.
+        rounds: how often methods look for their evidence (`AskRequest.rounds`).
+        keeps: parts of the context that methods answer from, 1 for all of it.
     """
 
     tasks: tuple[str, ...]
@@ -46,6 +48,8 @@ class Plan:
     answers: tuple[str, ...]
     samples: int = 1
     seed: int = 0
+    rounds: int = 1
+    keeps: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         _check("task", self.tasks, TASKS)
@@ -59,17 +63,17 @@ class Plan:
         if not all(0 <= depth <= 1 for depth in self.depths):
             raise UsageError("--depths must lie between 0 and 1")
 
-    def settings(self) -> list[tuple[str, str]]:
-        """Methods with their answer modes: baselines reread, dense attention attends."""
-        pairs: list[tuple[str, str]] = []
+    def settings(self) -> list[tuple[str, str, float]]:
+        """Methods with their answer modes (baselines reread, dense attention attends) and with
+        the part of the context that is kept (baselines have all of it)."""
+        found: list[tuple[str, str, float]] = []
         for method in self.methods:
             if method in BASELINES:
-                pairs.append((method, "reread"))
-            elif method == "dense":
-                pairs.append((method, "attend"))
-            else:
-                pairs += [(method, answer) for answer in self.answers]
-        return list(dict.fromkeys(pairs))
+                found.append((method, "reread", 1.0))
+                continue
+            answers = ("attend",) if method == "dense" else self.answers
+            found += [(method, answer, keep) for answer in answers for keep in self.keeps]
+        return list(dict.fromkeys(found))
 
     def texts(self) -> Iterator["Text"]:
         """All texts, short ones first, so that a limit of time cuts off the long ones."""
@@ -108,6 +112,8 @@ class Subject:
         settings: of the method.
         answer: answer mode asked for.
         kv_dtype: of keys and values, as it was asked for.
+        keep: part of the context that is kept.
+        rounds: how often evidence is looked for.
     """
 
     model: str
@@ -115,6 +121,8 @@ class Subject:
     method: str
     settings: dict[str, Any]
     answer: str
+    keep: float = 1.0
+    rounds: int = 1
 
 
 def cell_key(
@@ -130,7 +138,9 @@ def key_of_row(row: dict[str, Any]) -> str:
     """The key of the cell that a row of the results belongs to; "" for a row of another kind."""
     try:
         text = Text(**{name: row[name] for name in Text.__slots__})
-        subject = Subject(**{name: row[name] for name in Subject.__slots__})
+        # Results from before contexts could be pruned, and evidence looked for again.
+        whole = {"keep": 1.0, "rounds": 1, **row}
+        subject = Subject(**{name: whole[name] for name in Subject.__slots__})
         return cell_key(text, subject, row["haystack_digest"], row["texts_version"])
     except (KeyError, TypeError):
         return ""

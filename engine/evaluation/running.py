@@ -151,8 +151,16 @@ class Evaluation:
     def _subjects(self, text: Text) -> list[Subject]:
         model, kv_dtype = self.engine.folder.name, self.engine.config.kv_dtype
         return [
-            Subject(model, kv_dtype, method, self._settings(method), answer)
-            for method, answer in self.plan.settings()
+            Subject(
+                model,
+                kv_dtype,
+                method,
+                self._settings(method),
+                answer,
+                keep,
+                1 if method in BASELINES else self.plan.rounds,
+            )
+            for method, answer, keep in self.plan.settings()
             if method != "oracle" or TASKS[text.task].has_needles
         ]
 
@@ -178,7 +186,7 @@ class Evaluation:
             if method in BASELINES:
                 answers = self._baseline_answers(case, method)
             else:
-                answers = self._method_answers(case, method, [s.answer for s in subjects])
+                answers = self._method_answers(case, method, subjects)
         except DoesNotFitError as error:
             yield from ([self._unfit(text, subject, error)] for subject in subjects)
             return
@@ -187,12 +195,19 @@ class Evaluation:
             yield rows_of(head, case, answers[: len(case.probes)])
             del answers[: len(case.probes)]
 
-    def _method_answers(self, case: Case, method: str, modes: list[str]) -> list[Answer]:
-        """An answer for each probe in the first mode, then in the second..."""
+    def _method_answers(self, case: Case, method: str, subjects: list[Subject]) -> list[Answer]:
+        """An answer for each probe by the first subject, then by the second..."""
         placed = case.placed
         requests = [
-            self._request(placed.ids, placed.prefix_tokens, probe, mode)
-            for mode in modes
+            self._request(
+                placed.ids,
+                placed.prefix_tokens,
+                probe,
+                subject.answer,
+                CacheConfig(None, keep=subject.keep),
+                subject.rounds,
+            )
+            for subject in subjects
             for probe in case.probes
         ]
         results = self._run(self._engine(method), requests)
@@ -215,7 +230,15 @@ class Evaluation:
                 results.append(event)
         return results
 
-    def _request(self, ids: np.ndarray, prefix: int, probe: Probe, answer: str) -> AskRequest:
+    def _request(
+        self,
+        ids: np.ndarray,
+        prefix: int,
+        probe: Probe,
+        answer: str,
+        cache: CacheConfig,
+        rounds: int = 1,
+    ) -> AskRequest:
         question, span = self.prompts.question(probe.question)
         return AskRequest(
             context_ids=ids,
@@ -225,7 +248,8 @@ class Evaluation:
             answer=answer,
             evidence_count=max(RANKS),
             generation=GenerationConfig(max_new_tokens=probe.max_new_tokens),
-            cache=CacheConfig(None),
+            cache=cache,
+            rounds=rounds,
         )
 
     def _baseline_answers(self, case: Case, baseline: str) -> list[Answer]:
@@ -247,7 +271,7 @@ class Evaluation:
                 budget_tokens=reread_budget_tokens(self.engine.trained_tokens),
             )
             found_s = time.perf_counter() - began
-            request = self._request(ids, placed.prefix_tokens, probe, "attend")
+            request = self._request(ids, placed.prefix_tokens, probe, "attend", CacheConfig(None))
             (result,) = self._run(self._engine(baseline), [request])
             read_tokens = len(ids) + result.question_tokens
             prefill_s = found_s + result.timings["prefill_s"]

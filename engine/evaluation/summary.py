@@ -53,11 +53,19 @@ def task_name(row: dict[str, Any]) -> str:
     return f"{row['task']}, {row['wording']}" if row.get("wording") else str(row["task"])
 
 
+def answer_name(row: dict[str, Any]) -> str:
+    """The answer mode, and how much of the context it had if not all of it."""
+    keep, rounds = row.get("keep", 1.0), row.get("rounds", 1)
+    name = str(row["answer"]) if rounds == 1 else f"{row['answer']}, {rounds} rounds"
+    return name if keep == 1 else f"{name}, {keep:g} kept"
+
+
 def lines(rows: Iterable[dict[str, Any]]) -> list[Line]:
     """The table, in the order in which its lines first appear."""
     groups: dict[tuple[str, str, str, str, int], list[dict[str, Any]]] = {}
     for row in rows:
-        key = (row["method"], row["answer"], task_name(row), row["haystack"], row["length"])
+        name, answer = row["method"], answer_name(row)
+        key = (name, answer, task_name(row), row["haystack"], row["length"])
         groups.setdefault(key, []).append(row)
     return [_line(key, group) for key, group in groups.items()]
 
@@ -75,7 +83,7 @@ def grids(rows: Iterable[dict[str, Any]], metric: str = "score") -> list[Grid]:
     """A grid for each subject, task and haystack."""
     groups: dict[tuple[str, str, str, str], dict[tuple[float | None, int], list[float]]] = {}
     for row in rows:
-        title = (row["method"], row["answer"], task_name(row), row["haystack"])
+        title = (row["method"], answer_name(row), task_name(row), row["haystack"])
         value = _mean(row.get("questions", ()), metric)
         cells = groups.setdefault(title, {})
         if value is not None:

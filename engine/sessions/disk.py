@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 NEW_SUFFIX = ".new"
@@ -60,15 +61,24 @@ class Disk:
 
     def copy(self, source: Path, target: Path, num_bytes: int) -> None:
         """The first `num_bytes` of `source` become those of `target`, which is there already."""
+        self._gather(source, target, [(0, num_bytes)])
+
+    def gather(self, source: Path, target: Path, parts: Sequence[tuple[int, int]]) -> None:
+        """Parts (offset, bytes) of `source`, one behind the other, become the start of `target`."""
+        self._gather(source, target, parts)
+
+    def _gather(self, source: Path, target: Path, parts: Sequence[tuple[int, int]]) -> None:
         with open(source, "rb", buffering=0) as reader:
             fd = os.open(target, os.O_WRONLY)
             try:
-                while num_bytes > 0:
-                    piece = reader.read(min(num_bytes, COPIED_BYTES))
-                    if not piece:
-                        raise OSError(f"{source.name} is shorter than it was")
-                    self._put(fd, piece)
-                    num_bytes -= len(piece)
+                for offset, num_bytes in parts:
+                    reader.seek(offset)
+                    while num_bytes > 0:
+                        piece = reader.read(min(num_bytes, COPIED_BYTES))
+                        if not piece:
+                            raise OSError(f"{source.name} is shorter than it was")
+                        self._put(fd, piece)
+                        num_bytes -= len(piece)
             finally:
                 os.close(fd)
 

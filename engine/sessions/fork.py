@@ -11,7 +11,7 @@ from hipcli.engine.sessions.disk import NEW_SUFFIX
 from hipcli.engine.sessions.identity import identity_key
 from hipcli.engine.sessions.manifest import MANIFEST, PROGRESS, Manifest
 from hipcli.engine.sessions.record import SessionRecord
-from hipcli.engine.sessions.store import SessionStore
+from hipcli.engine.sessions.store import SessionStore, require_name
 
 
 def fork(store: SessionStore, record: SessionRecord, name: str = "") -> SessionRecord:
@@ -23,13 +23,14 @@ def fork(store: SessionStore, record: SessionRecord, name: str = "") -> SessionR
         name: of the branch; another session that has it loses it.
 
     Raises:
-        SessionError: the session is not complete, or cannot be read.
+        SessionError: the session is not complete, or cannot be read; the name is no good.
         OSError: the branch cannot be written; nothing is left behind.
     """
     if not record.complete:
         raise SessionError(
             f"session {record.id} is not read to its end yet", "ask it once, then fork it"
         )
+    require_name(name)
     parent = Manifest.read(record.path)
     identity = {**parent.identity, "branch": secrets.token_hex(8)}
     manifest = dataclasses.replace(

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 # Version of the files of a session. A newer one is refused, an older one is a miss.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 # Raise when the arithmetic changes what is stored.
 ENGINE_VERSION = 3

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 from hipcli.engine.errors import DamagedSessionError, SessionError
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.identity import FORMAT_VERSION
+from hipcli.engine.sessions.kept import Runs
+from hipcli.engine.store.layout import PAGE_TOKENS, num_pages
 
 if TYPE_CHECKING:
     import numpy as np
 
 MANIFEST = "manifest.json"
 TOKENS = "tokens.i32"
+WORTH = "worth.json"
 PROGRESS = "progress.json"
 PARTIAL_SUFFIX = ".partial"
 DIGEST = "digest"
@@ -40,6 +43,8 @@ class Manifest:
         identity: the record behind `key`.
         inputs: per document its shown name and content hash, in order.
         extra: what the caller keeps beside the context (where documents and pages begin).
+        kept: of a pruned session the pages of the context that are there, as runs [first, end);
+            empty when all are.
         format_version: of the files.
     """
 
@@ -55,7 +60,22 @@ class Manifest:
     identity: dict[str, Any]
     inputs: list[dict[str, str]]
     extra: dict[str, Any] = field(default_factory=dict)
+    kept: Runs = field(default_factory=list)
     format_version: int = FORMAT_VERSION
+
+    @property
+    def stored_tokens(self) -> int:
+        """Tokens whose keys and values the finished session has."""
+        if not self.kept:
+            return self.context_tokens
+        pages = sum(end - first for first, end in self.kept)
+        # The last page is always kept; it may be half filled.
+        return self.context_tokens - (num_pages(self.context_tokens) - pages) * PAGE_TOKENS
+
+    @property
+    def kept_ratio(self) -> float:
+        """The part of the context's pages that is there."""
+        return num_pages(self.stored_tokens) / max(num_pages(self.context_tokens), 1)
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -98,6 +118,18 @@ def read_tokens(folder: Path, sha256: str) -> "np.ndarray":
     if hashlib.sha256(data).hexdigest() != sha256:
         raise DamagedSessionError(f"session {folder.name[:12]}: its token ids are damaged")
     return np.frombuffer(data, dtype="<i4").astype(np.int32)
+
+
+def read_worth(folder: Path) -> list[float]:
+    """The worth of each page of the context in `folder` (`engine/worth.py`).
+
+    Raises:
+        DamagedSessionError: the record is missing, or not what was written.
+    """
+    worth = read_sealed(folder / WORTH).get("worth")
+    if not isinstance(worth, list):
+        raise DamagedSessionError(f"session {folder.name[:12]} has no record of its pages' worth")
+    return worth
 
 
 def write_sealed(path: Path, data: dict[str, Any], disk: Disk, *, sync: bool = True) -> None:

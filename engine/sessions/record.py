@@ -23,8 +23,10 @@ class SessionRecord:
     Of a partial session `tokens_done` of its `context_tokens` are there; the space of all of them
     is taken already.
 
-    `state` is complete, partial, newer (of a newer format) or damaged (its manifest); of the last
-    two only the folder and its size are known.
+    `kept_ratio` is the part of the context's pages that is there, `keep` what was asked for.
+
+    `state` is complete, partial, newer (of a newer format), damaged (its manifest) or quarantined;
+    of those with no manifest that can be read only the folder and its size are known.
     """
 
     id: str
@@ -43,6 +45,7 @@ class SessionRecord:
     extra: dict[str, Any]
     kept_ratio: float
     path: Path
+    keep: float = 1.0
 
     @property
     def complete(self) -> bool:
@@ -110,8 +113,9 @@ def read_record(folder: Path) -> SessionRecord:
         branch=str(identity.get("branch", "")),
         inputs=tuple(manifest.inputs),
         extra=manifest.extra,
-        kept_ratio=1.0,
+        kept_ratio=manifest.kept_ratio,
         path=folder,
+        keep=float(identity.get("keep", 1.0)),
     )
 
 

@@ -46,7 +46,18 @@ def surplus(store: SessionStore, limit_bytes: int | None) -> list[tuple[Path, in
     return found
 
 
-def make_room(store: SessionStore, num_bytes: int, max_bytes: int, keep: str) -> None:
+def limit_bytes(store: SessionStore, max_bytes: int) -> int:
+    """What all sessions may take: `max_bytes`, or where that is 0 the smaller of 50 GiB and a
+    quarter of the space that is free or taken by sessions."""
+    if max_bytes:
+        return max_bytes
+    free = shutil.disk_usage(store.root).free
+    return min(MAX_BYTES, (free + folder_bytes(store.root)) // 4)
+
+
+def make_room(
+    store: SessionStore, num_bytes: int, max_bytes: int, keep: str, brief_bytes: int = 0
+) -> None:
     """Remove what was put aside, then least recently used sessions, until the new one fits.
 
     Sessions that another process builds or reads stay, as do those of a newer version of hip.
@@ -54,22 +65,23 @@ def make_room(store: SessionStore, num_bytes: int, max_bytes: int, keep: str) ->
     Args:
         store: the sessions.
         num_bytes: of the session to come.
-        max_bytes: limit of all sessions; 0 means the smaller of 50 GiB and a quarter of the space
-            that is free or taken by sessions.
+        max_bytes: limit of all sessions, see `limit_bytes`.
         keep: key of a session that stays.
+        brief_bytes: what the new one takes beyond that until it is read; the disk must have it,
+            the limit does not count it.
 
     Raises:
         NoRoomError: it would not fit if it were alone.
     """
     used = folder_bytes(store.root)
     free = shutil.disk_usage(store.root).free
-    if not max_bytes:
-        max_bytes = min(MAX_BYTES, (free + used) // 4)
+    max_bytes = limit_bytes(store, max_bytes)
     if num_bytes > max_bytes:
         raise NoRoomError(
             errno.EFBIG, f"it takes {num_bytes:,} bytes, sessions may take {max_bytes:,}"
         )
-    if used + num_bytes <= max_bytes and num_bytes <= free:
+    needed = num_bytes + brief_bytes
+    if used + num_bytes <= max_bytes and needed <= free:
         return
     for folder in list(store.quarantined()):
         with contextlib.suppress(OSError):
@@ -80,7 +92,7 @@ def make_room(store: SessionStore, num_bytes: int, max_bytes: int, keep: str) ->
     records = store.list(unusable=True)
     # What nobody can use goes first.
     for record in sorted(records, key=lambda r: (r.state != "damaged", r.used_s)):
-        if used + num_bytes <= max_bytes and num_bytes <= free:
+        if used + num_bytes <= max_bytes and needed <= free:
             return
         kept = keep and record.key[:FOLDER_DIGITS] == keep[:FOLDER_DIGITS]
         if kept or record.state == "newer":

@@ -1,9 +1,9 @@
 """One session on disk while it is being built or read.
 
 Files of a folder `<key>`: `manifest.json`, `tokens.i32`, `checksums.u32`, `kv/NNN.pages`,
-`index/NNN.bounds`. While it is built the folder is called `<key>.partial` and `progress.json` says
-how many tokens are done. Both names appear by a rename of a folder that is whole, so at any moment
-a session is there or it is not.
+`index/NNN.bounds`, `worth.json`. While it is built the folder is called `<key>.partial` and
+`progress.json` says how many tokens are done. Both names appear by a rename of a folder that is
+whole, so at any moment a session is there or it is not.
 """
 
 import contextlib
@@ -16,11 +16,13 @@ import numpy as np
 
 from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.sessions.disk import NEW_SUFFIX, Disk
+from hipcli.engine.sessions.kept import from_runs
 from hipcli.engine.sessions.locks import Lease
 from hipcli.engine.sessions.manifest import (
     PARTIAL_SUFFIX,
     PROGRESS,
     TOKENS,
+    WORTH,
     Manifest,
     read_sealed,
     read_tokens,
@@ -201,13 +203,18 @@ class Session:
         try:
             store.map_session(
                 self.folder,
-                manifest.context_tokens,
-                self.tokens_done,
+                manifest.stored_tokens,
+                manifest.stored_tokens if self.complete else self.tokens_done,
                 manifest.seed,
                 shared=not self.complete,
             )
         except OSError as error:
             raise DamagedSessionError(f"session {self.id} cannot be read: {error}") from None
+        store.kept_pages = from_runs(manifest.kept) if manifest.kept else None
+
+    def remember_worth(self, worth: list[float]) -> None:
+        """Keep the worth of each page, for pruning. Raises OSError."""
+        write_sealed(self.folder / WORTH, {"worth": worth}, self._disk)
 
     def checkpoint(self, tokens_done: int) -> None:
         """Record that the pages of `tokens_done` tokens, and their checksums, are written.
@@ -220,7 +227,7 @@ class Session:
         """
         self.tokens_done = tokens_done
         if time.monotonic() - self._synced_at > SYNC_INTERVAL_S:
-            self._sync_pages()
+            self.sync()
         progress = {
             "tokens_done": tokens_done,
             "synced_tokens": self._synced_tokens,
@@ -234,7 +241,7 @@ class Session:
         Raises:
             OSError: the disk does not take it.
         """
-        self._sync_pages()
+        self.sync()
         for folder in (self.folder / "kv", self.folder / "index", self.folder):
             self._disk.sync(folder)
         final = self.folder.with_name(self.folder.name.removesuffix(PARTIAL_SUFFIX))
@@ -252,7 +259,8 @@ class Session:
         with contextlib.suppress(OSError):
             self._disk.remove(self.folder)
 
-    def _sync_pages(self) -> None:
+    def sync(self) -> None:
+        """Wait until the pages would survive a power cut. Raises OSError."""
         for file, _ in expected_files(self.folder, self.manifest):
             self._disk.sync(file)
         self._synced_tokens, self._synced_at = self.tokens_done, time.monotonic()
@@ -260,7 +268,7 @@ class Session:
 
 def expected_files(folder: Path, manifest: Manifest) -> list[tuple[Path, int]]:
     """The files of pages, summaries and checksums in a session's folder, each with its size."""
-    pages = num_pages(manifest.context_tokens)
+    pages = num_pages(manifest.stored_tokens)
     files = [(checksum_file(folder), table_bytes(pages, manifest.num_layers))]
     for layer in range(manifest.num_layers):
         page_file, index_file = layer_files(folder, layer)

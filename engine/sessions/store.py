@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from hipcli.engine.errors import SessionError
 from hipcli.engine.sessions import locks
 from hipcli.engine.sessions.disk import NEW_SUFFIX, TRASH_SUFFIX, Disk
 from hipcli.engine.sessions.manifest import PARTIAL_SUFFIX, Manifest, read_tokens
+from hipcli.engine.sessions.names import check_name
 from hipcli.engine.sessions.record import SessionRecord, folder_bytes, read_record
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 CACHEDIR_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Saved contexts of hip.\n"
 QUARANTINE = "quarantine"
 FOLDER_DIGITS = 32
+
+
+def require_name(name: str) -> None:
+    """Raise SessionError where `check_name` refuses a name."""
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise SessionError(str(error), "give another name") from None
 
 
 class SessionStore:
@@ -98,6 +107,13 @@ class SessionStore:
                 if unusable or record.usable:
                     records.append(record)
         return sorted(records, key=lambda record: record.used_s, reverse=True)
+
+    def identities(self) -> Iterator[dict[str, Any]]:
+        """The records behind the keys of all complete sessions."""
+        for record in self.list():
+            if record.complete:
+                with contextlib.suppress(SessionError):
+                    yield Manifest.read(record.path).identity
 
     def _folders(self, suffixes: tuple[str, ...] = ()) -> tuple[Path, ...]:
         """Folders of sessions, or those that end in one of `suffixes`."""
@@ -196,9 +212,10 @@ class SessionStore:
         """Give a session another name, or none.
 
         Raises:
-            SessionError: its manifest cannot be read.
+            SessionError: its manifest cannot be read, or the name is no good.
             OSError: it cannot be written.
         """
+        require_name(name)
         self._rewrite(record, name=name)
 
     def remember(self, record: SessionRecord, more: dict[str, Any]) -> None:
@@ -259,6 +276,14 @@ class SessionStore:
         from hipcli.engine.sessions.verify import verify_folder
 
         verify_folder(record.path)
+
+    def put_aside(self) -> Sequence[SessionRecord]:
+        """What was put aside, as listed; the oldest first."""
+        records = []
+        for folder in self.quarantined():
+            with contextlib.suppress(OSError):
+                records.append(dataclasses.replace(read_record(folder), state="quarantined"))
+        return records
 
     def quarantined(self) -> Iterator[Path]:
         """Folders that were put aside, the oldest first."""

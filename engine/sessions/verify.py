@@ -6,9 +6,11 @@ from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.sessions.manifest import (
     PARTIAL_SUFFIX,
     PROGRESS,
+    WORTH,
     Manifest,
     read_sealed,
     read_tokens,
+    read_worth,
 )
 from hipcli.engine.store.checks import PageChecks, compare_files
 from hipcli.engine.store.layout import PAGE_TOKENS, checksum_file, num_pages
@@ -26,13 +28,16 @@ def verify_folder(folder: Path) -> int:
     """
     manifest = Manifest.read(folder)
     read_tokens(folder, manifest.tokens_sha256)
+    if (folder / WORTH).exists():
+        read_worth(folder)
     tokens = manifest.context_tokens
     if folder.name.endswith(PARTIAL_SUFFIX):
         done = read_sealed(folder / PROGRESS).get("tokens_done")
         if not isinstance(done, int) or not 0 <= done <= tokens:
             raise DamagedSessionError("the progress record is damaged")
         tokens = done
-    pages = num_pages(tokens) if tokens == manifest.context_tokens else tokens // PAGE_TOKENS
+    whole = tokens == manifest.context_tokens
+    pages = num_pages(manifest.stored_tokens) if whole else tokens // PAGE_TOKENS
     compare_pages(folder, manifest, pages)
     return tokens
 
@@ -41,7 +46,7 @@ def compare_pages(folder: Path, manifest: Manifest, num_pages_compared: int) -> 
     """Compare the first pages of all layers with their checksums; raises as `verify_folder`."""
     checks = PageChecks(
         checksum_file(folder),
-        num_pages(manifest.context_tokens),
+        num_pages(manifest.stored_tokens),
         manifest.num_layers,
         manifest.seed,
         writable=False,

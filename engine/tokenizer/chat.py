@@ -36,11 +36,27 @@ class Scaffold:
         prefix_ids: from the beginning to the user's text; starts with the only BOS, if any.
         suffix_ids: from the user's text to where the model begins its answer.
         template: False when the model has no usable chat template and the plain scaffold is used.
+        lead: the blank between the prefix and the user's text, to be encoded with the text: the
+            tokenizer joins it to the first word.
     """
 
     prefix_ids: tuple[int, ...]
     suffix_ids: tuple[int, ...]
     template: bool
+    lead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """What a template puts between two texts of a conversation.
+
+    Args:
+        ids: behind the one.
+        lead: blanks before the other, to be encoded with it.
+    """
+
+    ids: tuple[int, ...]
+    lead: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from hipcli.engine.tokenizer.chat import (
     PLAIN_SUFFIX,
     SYSTEM_MARK,
     ChatTemplate,
+    Joint,
     Rendered,
     Scaffold,
     TemplateFailure,
@@ -115,15 +116,21 @@ class Tokenizer:
             template = False
             rendered = Rendered(f"{SYSTEM_MARK}\n\n" if system else "", PLAIN_SUFFIX)
         before, mark, after_system = rendered.before.partition(SYSTEM_MARK)
-        prefix = self._markup(before, at_start=True)
+        joint = self._joint(before, at_start=True)
+        prefix = list(joint.ids)
         if mark:
-            prefix += self.encode(system or "").ids.tolist() + self._markup(after_system)
+            prefix += self.encode(joint.lead + (system or "")).ids.tolist()
+            joint = self._joint(after_system)
+            prefix += joint.ids
         return Scaffold(
-            tuple(self._with_one_bos(prefix)), tuple(self._markup(rendered.after)), template
+            tuple(self._with_one_bos(prefix)),
+            tuple(self._markup(rendered.after)),
+            template,
+            joint.lead,
         )
 
-    def turns(self, count: int) -> tuple[tuple[int, ...], ...]:
-        """The ids between the texts of `count` answered questions and one more.
+    def turns(self, count: int) -> tuple[Joint, ...]:
+        """What stands between the texts of `count` answered questions and one more.
 
         Returns:
             2 * count + 1 parts: behind the first question, behind its answer, ..., behind the last
@@ -136,7 +143,9 @@ class Tokenizer:
             parts = self._template.around_turns(count)[1:]
         except TemplateFailure:
             parts = (PLAIN_SUFFIX + " ", PLAIN_BETWEEN) * count + (PLAIN_SUFFIX,)
-        return tuple(tuple(self._markup(part)) for part in parts)
+        # Behind the last one comes no text of ours.
+        last = Joint(tuple(self._markup(parts[-1])))
+        return (*map(self._joint, parts[:-1]), last)
 
     @cached_property
     def stop_ids(self) -> frozenset[int]:
@@ -176,6 +185,24 @@ class Tokenizer:
         while len(ids) > 1 and ids[:2] == [bos, bos]:
             ids = ids[1:]
         return ids if ids[:1] == [bos] else [bos, *ids]
+
+    def _joint(self, text: str, at_start: bool = False) -> Joint:
+        """A template's own text before a text that is encoded by itself.
+
+        A blank at its end goes with what follows: "[INST] The" is a token for " The".
+        """
+        parts = self._control_pattern.split(text)
+        tail = parts[-1]
+        lead = " " if tail.endswith(" ") and not tail.endswith("  ") else ""
+        ids = tuple(self._markup(text[: len(text) - len(lead)], at_start))
+        if tail == lead and len(parts) > 1:
+            # The text itself begins a stretch behind a control token.
+            control = self._added.get(self._control[parts[-2]])
+            if control is not None and control.rstrip:
+                lead = ""
+            if self._wants_space(after_control=True, at_start=False):
+                lead = " " + lead
+        return Joint(ids, lead)
 
     def _markup(self, text: str, at_start: bool = False) -> list[int]:
         """Ids of a template's own text, in which control tokens are control tokens."""

@@ -14,13 +14,15 @@ from hipcli.config.options import (
     MODEL,
     MODELS_DIR,
     PROGRESS,
+    SESSION,
     TALK,
 )
 from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
 from hipcli.runs.opening import open_engine
 from hipcli.terminal import formatting
-from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink
+from hipcli.terminal.console import Console
+from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink, columns
 
 _METHOD = (
     changed(METHOD, "method", help="Methods, or the baselines bm25 and oracle.", metavar="NAMES"),
@@ -34,14 +36,24 @@ _ANSWER = (
         choices=(),
         metavar="NAMES",
     ),
+    changed(ANSWER, "rounds"),
     changed(ANSWER, "seed", help="Seed of all texts."),
+)
+_KEEP = (
+    changed(
+        SESSION,
+        "keep",
+        default="full",
+        help="Parts of the context to answer from besides all of it, as in 0.5,0.25,0.1.",
+        metavar="RATIOS",
+    ),
 )
 # Every length is asked for, so nothing is cut.
 _MACHINE = tuple(option for option in MACHINE if option.name not in ("context_limit", "fit"))
 
 
 @takes(
-    EVAL, MODEL, MODELS_DIR, _MACHINE, _METHOD, _ANSWER, CACHE, JSON, JSONL, PROGRESS, TALK
+    EVAL, MODEL, MODELS_DIR, _MACHINE, _METHOD, _ANSWER, _KEEP, CACHE, JSON, JSONL, PROGRESS, TALK
 )  # fmt: skip
 def evaluate(context: typer.Context) -> int:
     """Measure answers and evidence on generated tasks, at any length and depth.
@@ -61,17 +73,19 @@ def evaluate(context: typer.Context) -> int:
 
     settings = Settings.of(context)
     if settings.values["list"]:
-        _list(StdoutSink(context.obj), settings.output_format, listed())
+        _list(context.obj, settings, listed())
         return 0
     return EvalRun(context.obj, settings, StdoutSink(context.obj), open_engine).run()
 
 
-def _list(sink: StdoutSink, output_format: str, kinds: dict[str, dict[str, str]]) -> None:
+def _list(console: Console, settings: Settings, kinds: dict[str, dict[str, str]]) -> None:
     """Shows names by kind, each with a line about it."""
-    if output_format != "text":
+    sink = StdoutSink(console)
+    if settings.output_format != "text":
         sink.write_json({"schema_version": SCHEMA_VERSION, **kinds})
         return
     rows = [
         (kind, name, summary) for kind, names in kinds.items() for name, summary in names.items()
     ]
-    sink.write(formatting.table(("KIND", "NAME", "WHAT IT IS"), rows))
+    width = columns(console, settings)
+    sink.write(formatting.table(("KIND", "NAME", "WHAT IT IS"), rows, width=width, key=1))

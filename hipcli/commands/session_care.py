@@ -1,5 +1,6 @@
 """`hip sessions prune`, `fork` and `verify`: what keeps saved sessions few and sound."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -7,8 +8,8 @@ import typer
 from hipcli.commands.session_table import Key, Keys, describe, named_sessions, session_store
 from hipcli.config.options import CACHE, JSON, TALK
 from hipcli.config.parameters import takes
-from hipcli.config.settings import Settings, parse_size
-from hipcli.engine.errors import DamagedSessionError, SessionError
+from hipcli.config.settings import Settings, parse_keep, parse_size
+from hipcli.engine.errors import DamagedSessionError, SessionError, UsageError
 from hipcli.exit_codes import ExitCode
 from hipcli.terminal import formatting
 from hipcli.terminal.console import Console
@@ -21,26 +22,44 @@ if TYPE_CHECKING:
 @takes(CACHE, JSON, TALK)
 def prune(
     context: typer.Context,
+    keys: Keys = None,
+    keep: Annotated[
+        str,
+        typer.Option(
+            "--keep",
+            metavar="RATIO",
+            help="Of the sessions named, keep this part of the pages: 0.25 is a quarter.",
+        ),
+    ] = "",
     max_size: Annotated[
         str, typer.Option("--max-size", metavar="SIZE", help="Keep at most this, as in 10GiB.")
     ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> int:
-    """Remove what is of no use any more: damaged sessions, and the longest unused ones.
+    """Remove what is of no use any more, or a part of the sessions named.
 
     \b
     hip sessions prune
     hip sessions prune --max-size 10GiB --dry-run
+    hip sessions prune novel --keep 0.25
 
-    Without --max-size only what nobody can read is removed.
+    Without --max-size only what nobody can read is removed; with it the longest unused sessions
+    too. --keep leaves sinks, window, and the ratio of the pages between them that stand out most;
+    answers of a pruned session say so (kept_ratio).
     """
     from hipcli.engine.sessions.room import surplus
 
     settings = Settings.of(context)
     console: Console = context.obj
     store = session_store(settings)
+    if keys or keep:
+        if not keys or not keep or max_size:
+            raise UsageError(
+                "a session is pruned by its ID and --keep", "hip sessions prune ID --keep 0.25"
+            )
+        return _prune_pages(console, settings, store, keys, keep, dry_run)
     store.sweep()
-    limit = parse_size(max_size) if max_size else None
+    limit = parse_size(max_size, "--max-size") if max_size else None
     removed: list[dict[str, Any]] = []
     for path, num_bytes in surplus(store, limit):
         if not dry_run:
@@ -52,6 +71,40 @@ def prune(
     show(console, settings, "", removed=removed, dry_run=dry_run)
     if not removed:
         console.note("nothing to remove")
+    return 0
+
+
+def _prune_pages(
+    console: Console,
+    settings: Settings,
+    store: "SessionStore",
+    keys: Sequence[str],
+    keep: str,
+    dry_run: bool,
+) -> int:
+    """Put pruned sessions in the place of those named."""
+    from hipcli.engine.sessions.pruning import prune as prune_pages
+
+    ratio = parse_keep(keep)
+    if ratio is None or ratio == 1:
+        raise UsageError(f"--keep {keep} leaves out nothing", "give a ratio such as 0.25")
+    rows: list[dict[str, Any]] = []
+    for record in named_sessions(store, keys):
+        try:
+            pruned = None if dry_run else prune_pages(store, record, ratio)
+        except OSError as error:
+            raise SessionError(
+                f"session {record.id} cannot be pruned: {error}", "it stays as it was"
+            ) from None
+        if dry_run:
+            console.note(f"would prune {record.id} ({formatting.size(record.num_bytes)})")
+        elif pruned is None:
+            console.note(f"{record.id} keeps no more than that already")
+        else:
+            kept, size = pruned.kept_ratio, formatting.size(pruned.num_bytes)
+            console.note(f"{record.id} is {pruned.id} now: {kept:.1%} of the pages, {size}")
+            rows.append({"id": record.id, "session": describe(pruned)})
+    show(console, settings, "", pruned=rows, dry_run=dry_run)
     return 0
 
 

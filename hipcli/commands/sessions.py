@@ -9,7 +9,7 @@ from hipcli.commands.session_table import (
     as_page,
     as_table,
     describe,
-    named_sessions,
+    named_or_put_aside,
     session_store,
 )
 from hipcli.config.options import CACHE, JSON, OUTPUT, TALK
@@ -28,7 +28,7 @@ def build() -> typer.Typer:
         "list": (list_, "[OPTIONS]"),
         "show": (show, "[ID] [OPTIONS]"),
         "rm": (rm, "ID... [OPTIONS]"),
-        "prune": (session_care.prune, "[OPTIONS]"),
+        "prune": (session_care.prune, "[ID...] [OPTIONS]"),
         "fork": (session_care.fork, "[ID] [OPTIONS]"),
         "verify": (session_care.verify, "[ID...] [OPTIONS]"),
         "path": (path, "[ID] [OPTIONS]"),
@@ -46,12 +46,23 @@ def list_(context: typer.Context) -> int:
     """
     settings = Settings.of(context)
     store = session_store(settings)
-    records = store.list(unusable=True)
+    records, aside = store.list(unusable=True), store.put_aside()
     rows = [describe(record) for record in records]
-    text = as_table(records) if records else ""
-    show_result(context.obj, settings, text, sessions=rows, total_bytes=store.total_bytes())
+    text = as_table([*records, *aside]) if records or aside else ""
+    show_result(
+        context.obj,
+        settings,
+        text,
+        sessions=rows,
+        quarantined=[describe(record) for record in aside],
+        total_bytes=store.total_bytes(),
+    )
     if not records:
         context.obj.note("no saved sessions")
+    if aside:
+        size = formatting.size(sum(record.num_bytes for record in aside))
+        what = formatting.plural(len(aside), "damaged session")
+        context.obj.note(f"{what} put aside ({size}); hip sessions prune removes them")
     return 0
 
 
@@ -64,7 +75,7 @@ def show(context: typer.Context, key: Key = None) -> int:
     hip sessions show 3f9a
     """
     settings = Settings.of(context)
-    record = session_store(settings).find(key, unusable=True)
+    record = named_or_put_aside(session_store(settings), key)
     described = describe(record)
     show_result(context.obj, settings, as_page(described), session=described)
     return 0
@@ -84,7 +95,8 @@ def rm(context: typer.Context, keys: Keys = None) -> int:
         raise UsageError("no session named", "hip sessions list shows their ids")
     store = session_store(settings)
     # All are looked up before the first is removed: a typo removes nothing.
-    records = list({record.id: record for record in named_sessions(store, keys)}.values())
+    found = [named_or_put_aside(store, key) for key in keys]
+    records = list({(record.id, record.path): record for record in found}.values())
     for record in records:
         store.remove(record)
         console.note(f"removed {record.id} ({formatting.size(record.num_bytes)})")

@@ -74,6 +74,20 @@ MACHINE = (
         choices=KV_DTYPES,
     ),
     Option(
+        "gpu_memory",
+        str,
+        None,
+        "Refuse what needs more GPU memory than this for weights, keys and values, as in 24GiB.",
+        metavar="SIZE",
+    ),
+    Option(
+        "host_memory",
+        str,
+        None,
+        "The same for the main memory where the model runs on the processor.",
+        metavar="SIZE",
+    ),
+    Option(
         "context_limit",
         int,
         None,
@@ -133,6 +147,16 @@ ANSWER = (
         "How the answer is found: attend to the whole context, share its voted "
         "passages, reread them, or let hip choose.",
         choices=ANSWER_MODES,
+    ),
+    Option(
+        "rounds",
+        int,
+        1,
+        "How often the passages of an answer are looked for: from the second time on by what the "
+        "best ones name, for questions that take several facts. 0, with --answer attend, looks for "
+        "none and starts soonest.",
+        minimum=0,
+        metavar="N",
     ),
     Option("cite", bool, False, "After the answer, list the passages it rests on."),
     Option("system", str, None, "System prompt.", metavar="TEXT"),
@@ -251,8 +275,23 @@ SESSION = (
         metavar="SIZE",
     ),
     Option("name", str, "", "Name the saved session.", metavar="NAME"),
+    Option(
+        "keep",
+        str,
+        "auto",
+        "Part of the context that a session keeps once it is read: full, a ratio such as 0.25, or "
+        "auto: full as long as that fits --cache-max-size.",
+        metavar="RATIO",
+    ),
     Option("no_cache", bool, False, "Neither use nor save a session."),
     Option("refresh", bool, False, "Read everything anew even if a saved session matches."),
+    Option(
+        "verify_weights",
+        bool,
+        False,
+        "Tell the model by every byte of its weights, not by samples; sessions read with it are "
+        "kept apart.",
+    ),
     Option(
         "stale_ok",
         bool,

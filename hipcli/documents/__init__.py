@@ -27,6 +27,7 @@ __all__ = [
     "PdfLimits",
     "ReadOptions",
     "Warning_",
+    "folder_names",
     "parse_file_list",
     "printable_name",
     "read_again",
@@ -44,6 +45,13 @@ def read_sources(
     from hipcli.documents import sources as implementation
 
     return implementation.read_sources(sources, options, progress)
+
+
+def folder_names(source: str, path: str, options: ReadOptions) -> list[str]:
+    """Names of the files in a folder that would be read; see `items.folder_names`."""
+    from hipcli.documents import items
+
+    return items.folder_names(source, path, options)
 
 
 def read_again(named: Sequence[tuple[str, str]], options: ReadOptions) -> Corpus:

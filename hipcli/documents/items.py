@@ -46,6 +46,19 @@ def expand(sources: Sequence[str], options: ReadOptions) -> list[Item]:
     return items
 
 
+def folder_names(source: str, path: str, options: ReadOptions) -> list[str]:
+    """Names of the files that reading a folder would read now, as people see them.
+
+    Args:
+        source: the folder as it was typed.
+        path: where it is, absolute.
+
+    Raises:
+        UsageError: a pattern of `options` is none.
+    """
+    return [item.name for item in _folder_items(source, path, options) if item.refusal is None]
+
+
 def _check_usage(sources: Sequence[str], options: ReadOptions) -> None:
     if not sources:
         raise UsageError("no source given", "Name a file or folder, or - for standard input.")

@@ -23,13 +23,26 @@ class EncodedText(Protocol):
 
 
 class ChatScaffold(Protocol):
-    """The ids around the user's turn."""
+    """The ids around the user's turn; `lead` goes with the text behind `prefix_ids`."""
 
     @property
     def prefix_ids(self) -> Sequence[int]: ...
 
     @property
+    def lead(self) -> str: ...
+
+    @property
     def suffix_ids(self) -> Sequence[int]: ...
+
+
+class Between(Protocol):
+    """The ids behind a text of a conversation; `lead` goes with the next text."""
+
+    @property
+    def ids(self) -> Sequence[int]: ...
+
+    @property
+    def lead(self) -> str: ...
 
 
 class PromptTokenizer(Protocol):
@@ -41,7 +54,7 @@ class PromptTokenizer(Protocol):
 
     def scaffold(self, system: str | None) -> ChatScaffold: ...
 
-    def turns(self, count: int) -> Sequence[Sequence[int]]: ...
+    def turns(self, count: int) -> Sequence[Between]: ...
 
 
 def assemble(corpus: Corpus, tokenizer: PromptTokenizer, system: str | None) -> Context:
@@ -55,8 +68,9 @@ def assemble(corpus: Corpus, tokenizer: PromptTokenizer, system: str | None) -> 
         system: the system message, None for the model's own.
     """
     builder = _Builder(corpus)
-    builder.add_ids(np.asarray(tokenizer.scaffold(system).prefix_ids, dtype=np.int32))
-    builder.add_ids(tokenizer.encode(INTRODUCTION).ids)
+    scaffold = tokenizer.scaffold(system)
+    builder.add_ids(np.asarray(scaffold.prefix_ids, dtype=np.int32))
+    builder.add_ids(tokenizer.encode(scaffold.lead + INTRODUCTION).ids)
     for piece in pieces(corpus):
         builder.add(piece, tokenizer.encode(piece.text))
     return builder.context(tokenizer)
@@ -77,24 +91,29 @@ def question_ids(
         instruction: how to answer; may be empty.
         turns: questions with their answers that stand between the context and this question.
     """
-    asked = _encode(_question_texts(question, instruction), tokenizer)
     if not turns:
+        asked = _encode(_question_texts(question, instruction), tokenizer)
         return asked + [int(token) for token in tokenizer.scaffold(system).suffix_ids]
-    return _turn_ids(turns, tokenizer, instruction) + asked + list(tokenizer.turns(len(turns))[-1])
+    before, lead = _turn_ids(turns, tokenizer, instruction)
+    asked = _encode(_question_texts(question, instruction, lead), tokenizer)
+    return before + asked + list(tokenizer.turns(len(turns))[-1].ids)
 
 
 def _turn_ids(
     turns: Sequence[tuple[str, str]], tokenizer: PromptTokenizer, instruction: str
-) -> list[int]:
-    """Questions and answers as the model's template writes them, up to the next question."""
+) -> tuple[list[int], str]:
+    """Questions and answers as the model's template writes them, up to the next question, and the
+    blanks before that."""
     between = tokenizer.turns(len(turns))
     ids: list[int] = []
+    lead = ""
     for place, (question, answer) in enumerate(turns):
-        ids += _encode(_question_texts(question, instruction), tokenizer)
-        ids += between[2 * place]
-        ids += _encode([drop_surrogates(answer.strip())], tokenizer)
-        ids += between[2 * place + 1]
-    return ids
+        asked, answered = between[2 * place], between[2 * place + 1]
+        ids += _encode(_question_texts(question, instruction, lead), tokenizer) + list(asked.ids)
+        ids += _encode([asked.lead + drop_surrogates(answer.strip())], tokenizer)
+        ids += answered.ids
+        lead = answered.lead
+    return ids, lead
 
 
 def _encode(texts: Sequence[str], tokenizer: PromptTokenizer) -> list[int]:
@@ -108,20 +127,21 @@ def question_range(
     turns: Sequence[tuple[str, str]] = (),
 ) -> tuple[int, int]:
     """Which of the `question_ids` of the same turns are the user's own words: [start, end)."""
-    head, words, _ = _question_texts(question, "")
-    start = len(_turn_ids(turns, tokenizer, instruction)) if turns else 0
-    start += len(tokenizer.encode(head).ids)
+    before, lead = _turn_ids(turns, tokenizer, instruction) if turns else ([], "")
+    head, words, _ = _question_texts(question, "", lead)
+    start = len(before) + len(tokenizer.encode(head).ids)
     return start, start + (len(tokenizer.encode(words).ids) if words else 0)
 
 
-def _question_texts(question: str, instruction: str) -> tuple[str, str, str]:
+def _question_texts(question: str, instruction: str, lead: str = "") -> tuple[str, str, str]:
     """What stands before the user's words, the words, and what stands behind them.
 
-    The blank between the first two goes with the words, where tokenizers expect it.
+    The blank between the first two goes with the words, where tokenizers expect it; so does
+    `lead`, the template's own, with the first.
     """
     words = drop_surrogates(question.strip())
     return (
-        QUESTION.rstrip(),
+        lead + QUESTION.rstrip(),
         f" {words}" if words else "",
         f"\n{instruction}" if instruction else "",
     )

@@ -10,6 +10,7 @@ import numpy as np
 from hipcli.documents import Corpus
 from hipcli.engine.evaluation.placing import Placed
 from hipcli.prompts.assemble import (
+    Between,
     ChatScaffold,
     EncodedText,
     PromptTokenizer,
@@ -63,5 +64,5 @@ class _Witness:
     def scaffold(self, system: str | None) -> ChatScaffold:
         return self._tokenizer.scaffold(system)
 
-    def turns(self, count: int) -> Sequence[Sequence[int]]:
+    def turns(self, count: int) -> Sequence[Between]:
         return self._tokenizer.turns(count)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli.config.settings import Settings, parse_size
+from hipcli.config.settings import Settings, parse_keep, parse_size
 from hipcli.engine.errors import DoesNotFitError, HipError, UsageError
 from hipcli.engine.evaluation import summary
 from hipcli.engine.evaluation.haystacks import HAYSTACKS, HaystackKind, files_kind
@@ -87,6 +87,9 @@ class EvalRun:
             answers=_words(values["answer"], "answer"),
             samples=values["samples"],
             seed=values["seed"],
+            rounds=values["rounds"],
+            # The price of leaving pages out is the distance from what all of them give.
+            keeps=tuple(dict.fromkeys((1.0, *map(_ratio, _words(values["keep"], "keep"))))),
         )
 
     def _files(self, view: ProgressView) -> HaystackKind:
@@ -244,11 +247,16 @@ def _words(text: str, name: str) -> tuple[str, ...]:
 def _tokens(word: str) -> int:
     """Tokens in a length such as 4096, 8k or 1m."""
     try:
-        return parse_size(word)
+        return parse_size(word, "--lengths")
     except UsageError as error:
         raise UsageError(
             f"--lengths: {word!r} is no length", "write it as 4096, 8k or 1m"
         ) from error
+
+
+def _ratio(word: str) -> float:
+    ratio = parse_keep(word)
+    return 1.0 if ratio is None else ratio
 
 
 def _depth(word: str) -> float:

@@ -18,7 +18,7 @@ from hipcli.config.settings import Settings
 from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.events import Event, Result
 from hipcli.runs import opening, stale
-from hipcli.runs.checks import check_settings
+from hipcli.runs.checks import check_settings, require_session
 from hipcli.runs.conversation import Turn, as_record, keep, turns_of
 from hipcli.runs.material import (
     Material,
@@ -43,7 +43,13 @@ if TYPE_CHECKING:
 
 # A resumed session keeps these as they were unless the command line says otherwise: its text was
 # cut and read by them.
-_KEPT_SETTINGS = (*stale.SHAPING, "system", "context_limit", "fit", "encoding")
+_KEPT_SETTINGS = (
+    *stale.SHAPING,
+    *("system", "context_limit", "fit", "encoding", "verify_weights"),
+    *("include", "exclude", "hidden", "gitignore", "max_file_size"),
+)
+# New files of a folder that are named in a warning.
+_MOST_NAMED = 5
 
 # Room for a question that is not known yet when documents are cut to what fits.
 UNKNOWN_QUESTION_TOKENS = 512
@@ -82,6 +88,7 @@ class Inquiry:
         self.turns: tuple[Turn, ...] = ()
         self.stale: list[str] = []
         self.session_id = ""
+        self._folders: dict[str, str] = {}
         self._console = console
         self._warn = warn
         self._many = many
@@ -117,7 +124,11 @@ class Inquiry:
             HipError: as reading, opening, and `from_corpus` do.
         """
         opening.require_model(self.settings.engine_config())
-        self._open_corpus(self._read(sources, view), view, questions)
+        self._folders = stale.folders_of(sources.names)
+        corpus = self._read(sources, view)
+        if self._cache.cached_only:
+            require_session(self.settings.cache_root, corpus)
+        self._open_corpus(corpus, view, questions)
 
     def open_session(
         self, key: str | None, view: ProgressView, questions: Sequence[str] = ()
@@ -140,6 +151,8 @@ class Inquiry:
         check_settings(self.settings)
         for row in stale.differing(record, self.settings.values):
             self._warn(row)
+        self._folders = record.extra.get("folders", {})
+        self._warn_of_new_files(record)
         documents = remembered_documents(record.extra.get("context", {}))
         changed, gone = stale.changed(documents), stale.gone(documents)
         if gone:
@@ -162,10 +175,20 @@ class Inquiry:
             what = f"{', '.join(changed)} changed since; the answer is about the former text"
             self._warn(warning_row("source_stale", what))
 
+    def _warn_of_new_files(self, record: "SessionRecord") -> None:
+        new = stale.appeared(record, self.settings.read_options(None))
+        if new:
+            more = f" and {len(new) - _MOST_NAMED:,} more" if len(new) > _MOST_NAMED else ""
+            what = f"{', '.join(new[:_MOST_NAMED])}{more} came into the folder since it was read"
+            hint = "the session is without; ask about the folder itself to read them"
+            self._warn(warning_row("source_new", f"{what}; {hint}"))
+
     def follow(self, record: "SessionRecord") -> None:
         """Questions go to that session, or that branch of it, from now on."""
         self.session_id, self.turns = record.id, turns_of(record)
         self._cache = dataclasses.replace(self._cache, branch=record.branch)
+        if self.settings.sources.get("keep") != "command line":
+            self._cache = dataclasses.replace(self._cache, keep=record.keep)
 
     def _open_again(
         self, record: "SessionRecord", view: ProgressView, questions: Sequence[str]
@@ -217,11 +240,13 @@ class Inquiry:
             "question_ids": ids,
             "question_span": question_range(question, tokenizer, turns=turns),
             "answer": values["answer"],
+            "rounds": values["rounds"],
             "generation": generation,
             "cache": self._cache,
             "extra": material.as_record({name: values[name] for name in _KEPT_SETTINGS})
             # Wherever the text is read anew, the conversation goes on.
-            | (as_record(self.turns) if self.turns else {}),
+            | (as_record(self.turns) if self.turns else {})
+            | ({"folders": self._folders} if self._folders else {}),
         }
         # What was read anew for the first question serves the others.
         self._cache = dataclasses.replace(self._cache, refresh=False)

@@ -73,6 +73,25 @@ def gone(documents: Sequence["DocumentSpan"]) -> list[str]:
     ]
 
 
+def folders_of(names: Sequence[str]) -> dict[str, str]:
+    """Those of the sources typed that are folders, and where they are."""
+    return {name: os.path.abspath(name) for name in names if os.path.isdir(name)}
+
+
+def appeared(record: "SessionRecord", options: "ReadOptions") -> list[str]:
+    """Names of files that have come into the session's folders since they were read."""
+    from hipcli.documents import folder_names
+
+    known = {row["path"] for row in record.extra.get("inputs", ())}
+    return [
+        name
+        for source, path in record.extra.get("folders", {}).items()
+        if os.path.isdir(path)
+        for name in folder_names(source, path, options)
+        if name not in known
+    ]
+
+
 def read_again(documents: Sequence["DocumentSpan"], options: "ReadOptions") -> "Corpus":
     """Read the documents of a session again, under the names that the model knows.
 

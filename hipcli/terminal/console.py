@@ -38,7 +38,7 @@ class Console:
         stdin: text stream with a `buffer`, or None when the process has none.
         stdout: where the answer goes, and nothing else.
         stderr: progress, notices, warnings, errors.
-        width: columns of the terminal; asked of the system when None.
+        width: columns of the terminal; the system is asked each time when None.
     """
 
     def __init__(
@@ -51,13 +51,15 @@ class Console:
         self.stdin = stdin
         self.stdout = stdout
         self.stderr = stderr
-        self.width = width or shutil.get_terminal_size().columns
+        self.own_width = width
         # Filled in by the command once its options are known.
         self.failure_format = "text"
         self.quiet = False
         self.verbose = 0
         self.debug = False
         self.no_color = False
+        # Filled in by the command: what an interrupted user should know.
+        self.kept = ""
         # Filled in by the program: numbers of the signals received so far.
         self.signals: list[int] = []
         # Filled in by progress.ProgressView while it shows a live line.
@@ -84,6 +86,11 @@ class Console:
         stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding, errors="backslashreplace")
         sys.stdout = stdout
         return cls(sys.stdin, stdout, sys.stderr)
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal as it is now; whoever sits before it may have resized it."""
+        return self.own_width or shutil.get_terminal_size().columns
 
     @property
     def stdin_is_terminal(self) -> bool:

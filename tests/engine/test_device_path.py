@@ -60,7 +60,8 @@ def test_prefill_is_the_cpus(host: Runner, device: Runner, name: str) -> None:
     expected = prefill_logits(host, METHODS[name](), ids, 192)
     for chunk in (192, 100):
         logits = prefill_logits(device, METHODS[name](), ids, chunk)
-        if chunk == 192 or name != "hip":
+        # Off the grid of pages what is selected depends on the chunk.
+        if chunk == 192 or name in ("window", "dense"):
             torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -152,9 +153,9 @@ def test_interrupted_prefill_goes_on_elsewhere(
     expected = answer(host, read(host, plain)[0], plain)
     from hipcli.engine.context import ContextReader
     from hipcli.engine.events import Progress
-    from tests.engine.test_sessions import CHUNK, method
+    from tests.engine.test_sessions import CHUNK, IDENTITY, method
 
-    stream = ContextReader(device, method(), ask, {"weights": "w"}, CHUNK, 64).read()
+    stream = ContextReader(device, method(), ask, IDENTITY, CHUNK, 64).read()
     for event in stream:
         if isinstance(event, Progress) and event.done_tokens >= 3 * CHUNK:
             break

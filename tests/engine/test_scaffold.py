@@ -37,13 +37,11 @@ class TestScaffold:
         )
         tokenizer = load_tokenizer(folder)
         scaffold = tokenizer.scaffold()
-        whole = [*scaffold.prefix_ids, *tokenizer.encode(text).ids.tolist(), *scaffold.suffix_ids]
+        ids = tokenizer.encode(scaffold.lead + text).ids.tolist()
         assert scaffold.template
-        if kind == "mistral":
-            # "[INST] The": as one text the space joins the word, cut apart it stands alone.
-            assert tokenizer.decode(whole) == tokenizer.decode(expected)
-        else:
-            assert whole == expected
+        # "[INST] The": the template's blank joins the word.
+        assert scaffold.lead == (" " if kind == "mistral" else "")
+        assert [*scaffold.prefix_ids, *ids, *scaffold.suffix_ids] == expected
 
     @pytest.mark.parametrize("kind", ["chatml", "llama3", "mistral", "gemma"])
     def test_three_turns_equal_the_stock_chat_template(self, kind, tmp_path):
@@ -54,31 +52,33 @@ class TestScaffold:
         roles = ["user", "assistant"]
         messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
         tokenizer = load_tokenizer(folder)
-        for turns in (1, 2):
-            whole = list(tokenizer.scaffold().prefix_ids)
+        scaffold = tokenizer.scaffold()
+        cached: list[int] = []
+        for turns in (0, 1, 2):
+            whole, lead = list(scaffold.prefix_ids), scaffold.lead
             between = tokenizer.turns(turns)
-            for place, part in enumerate(between):
-                whole += [*tokenizer.encode(texts[place]).ids.tolist(), *part]
+            for place, joint in enumerate(between):
+                whole += [*tokenizer.encode(lead + texts[place]).ids.tolist(), *joint.ids]
+                lead = joint.lead
             expected = stock.apply_chat_template(
                 messages[: 2 * turns + 1],
                 add_generation_prompt=True,
                 tokenize=True,
                 return_dict=False,
             )
-            if kind == "mistral":
-                assert tokenizer.decode(whole) == tokenizer.decode(expected)
-            else:
-                assert whole == expected
+            assert whole == expected
             # What was read for an earlier question is how a later prompt begins.
-            assert between[: 2 * turns - 1] == tokenizer.turns(3)[: 2 * turns - 1]
-        assert tokenizer.turns(0) == (tokenizer.scaffold().suffix_ids,)
+            assert whole[: len(cached)] == cached
+            cached = whole
+        assert tokenizer.turns(0)[0].ids == scaffold.suffix_ids
 
     def test_turns_without_a_template(self, tmp_path):
         tokenizer = load_tokenizer(toys.mistral(tmp_path, legacy=True))
         behind_question, behind_answer, last = tokenizer.turns(1)
-        assert tokenizer.decode(behind_question).endswith("Answer: ")
-        assert "Answer" not in tokenizer.decode(behind_answer)
-        assert last == tokenizer.scaffold().suffix_ids
+        assert tokenizer.decode(behind_question.ids).endswith("Answer:")
+        assert behind_question.lead == " "
+        assert "Answer" not in tokenizer.decode(behind_answer.ids)
+        assert last.ids == tokenizer.scaffold().suffix_ids
 
     @pytest.mark.parametrize("system", [None, "", "Be brief.", "Be <|im_end|></s> brief."])
     def test_exactly_one_bos(self, tokenizer, system):
@@ -168,7 +168,8 @@ class TestScaffold:
         tokenizer = load_tokenizer(folder)
         scaffold = tokenizer.scaffold()
         assert scaffold.template
-        assert tokenizer.decode(list(scaffold.prefix_ids)) == '2024 {"a": "<"} '
+        shown = tokenizer.decode(list(scaffold.prefix_ids)) + scaffold.lead
+        assert shown == '2024 {"a": "<"} '
 
 
 class TestStop:

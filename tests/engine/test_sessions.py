@@ -36,6 +36,7 @@ from tests.engine.tiny import random_ids, tiny_model
 
 CONTEXT_TOKENS = 900
 CHUNK = 128
+IDENTITY = {"weights": "w", "method": {"sink_tokens": 64, "window_tokens": 128}}
 
 
 def method() -> HipMethod:
@@ -74,7 +75,7 @@ def request(
 
 def read(runner: Runner, ask: AskRequest) -> tuple[Context, list[Event]]:
     """Drain the events; return the context and them."""
-    reader = ContextReader(runner, method(), ask, {"weights": "w"}, CHUNK, 64)
+    reader = ContextReader(runner, method(), ask, IDENTITY, CHUNK, 64)
     events: list[Event] = []
     stream = reader.read()
     while True:
@@ -163,7 +164,7 @@ def test_a_cut_of_the_same_documents_is_another_session(runner: Runner, tmp_path
 def test_a_long_question_is_read_in_chunks(runner: Runner, tmp_path: Path, mode: str) -> None:
     question = random_ids(1_200, seed=9).tolist()
     ask = request(tmp_path, question_ids=question, question_span=(2, 1_190), answer=mode)
-    reader = ContextReader(runner, method(), ask, {"weights": "w"}, CHUNK, 1_300)
+    reader = ContextReader(runner, method(), ask, IDENTITY, CHUNK, 1_300)
 
     def context() -> Context:
         stream = reader.read()
@@ -187,7 +188,7 @@ def test_cached_only(runner: Runner, tmp_path: Path) -> None:
 
 def test_interrupted_prefill_goes_on(runner: Runner, tmp_path: Path) -> None:
     expected = cold_answer(runner, request(None))
-    reader = ContextReader(runner, method(), request(tmp_path), {"weights": "w"}, CHUNK, 64)
+    reader = ContextReader(runner, method(), request(tmp_path), IDENTITY, CHUNK, 64)
     stream: Iterator[Event] = reader.read()
     for event in stream:
         if isinstance(event, Progress) and event.done_tokens >= 3 * CHUNK:
@@ -206,7 +207,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.engine.test_sessions import *
 runner = Runner(tiny_model("llama"))
-reader = ContextReader(runner, method(), request(Path({cache!r})), {{"weights": "w"}}, CHUNK, 64)
+reader = ContextReader(runner, method(), request(Path({cache!r})), IDENTITY, CHUNK, 64)
 for event in reader.read():
     if isinstance(event, Progress):
         print(event.done_tokens, flush=True)

@@ -13,6 +13,7 @@ CHANGES = (
     "write",
     "allocate",
     "copy",
+    "gather",
     "link",
     "sync",
     "rename",

@@ -28,7 +28,7 @@ from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.manifest import MANIFEST, read_sealed, write_sealed
 from tests.faults.disks import FailingDisk, ShortDisk, full, interrupted, killed, read_only
-from tests.faults.world import INTERRUPTED, MODES, TRACEBACK, Outcome, Question, World
+from tests.faults.world import INTERRUPTED, KEEP, MODES, TRACEBACK, Outcome, Question, World
 
 # A build of the largest context makes about this many changes, tells this many events, and takes
 # about this long.
@@ -38,7 +38,7 @@ MOST_SECONDS = 0.1
 
 _SESSION = re.compile(r"[0-9a-f]{32}(\.partial)?")
 _FILES = re.compile(
-    r"manifest\.json|tokens\.i32|checksums\.u32|progress\.json|kv/\d{3}\.pages|index/\d{3}\.bounds"
+    r"(manifest|worth|progress)\.json|tokens\.i32|checksums\.u32|kv/\d{3}\.pages|index/\d{3}\.bounds"
 )
 
 
@@ -67,6 +67,7 @@ class Run:
             self.random.choice(MODES),
             name,
             on_device=self.random.random() < 0.25,
+            keep=self.random.choice((1.0, 1.0, KEEP)),
         )
 
     def check(self, outcome: Outcome, question: Question, what: str, *codes: int) -> None:
@@ -75,7 +76,9 @@ class Run:
             self.wrong.append(f"{what}: exit code {outcome.code} {outcome.text}")
         if outcome.code == TRACEBACK:
             self.wrong.append(f"{what}: traceback {outcome.text}")
-        right = self.world.right[question.context, question.mode]
+        right = self.world.right[question.context, question.mode, outcome.kept_ratio == 1]
+        if outcome.kept_ratio < 1 and question.keep == 1:
+            self.wrong.append(f"{what}: asked for all of the context, kept {outcome.kept_ratio}")
         if outcome.code == 0 and outcome.tokens != right:
             self.wrong.append(f"{what}: answered {outcome.tokens}, right is {right}")
 
@@ -88,10 +91,11 @@ class Run:
         fault(self)
         outcome = self.world.ask(self.question, self.cache, twice=True)
         self.check(outcome, self.question, "again")
-        self.check(replace(outcome, tokens=outcome.first_tokens), self.question, "after")
+        after = replace(outcome, tokens=outcome.first_tokens, kept_ratio=outcome.first_kept_ratio)
+        self.check(after, self.question, "after")
         if outcome.cached_tokens != len(self.world.contexts[self.question.context]):
             self.wrong.append(f"again: only {outcome.cached_tokens} tokens were saved")
-        if outcome.notices:
+        if [code for code in outcome.notices if code != "pruned"]:
             self.wrong.append(f"again: {outcome.notices}")
         self._check_cache()
         return fault.__name__, self.wrong

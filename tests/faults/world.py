@@ -29,6 +29,8 @@ from tests.engine.tiny import random_ids, tiny_model
 CHUNK = 128
 MODES = ("attend", "share", "reread")
 INTERRUPTED, TRACEBACK = 130, 70
+# Of a pruned context.
+KEEP = 0.4
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Question:
     mode: str
     name: str = ""
     on_device: bool = False
+    keep: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Outcome:
     cached_tokens: int
     text: str
     first_tokens: list[int]
+    kept_ratio: float = 1.0
+    first_kept_ratio: float = 1.0
 
 
 def contexts() -> dict[str, np.ndarray]:
@@ -72,13 +77,16 @@ class World:
     # What a GPU runs, with reference kernels: pages are copied to the files by threads.
     device: Runner = field(default_factory=lambda: Runner(tiny_model("llama"), backend="reference"))
     contexts: dict[str, np.ndarray] = field(default_factory=contexts)
-    right: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    # By context, mode, and whether all of the context was kept.
+    right: dict[tuple[str, str, bool], list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for context in self.contexts:
             for mode in MODES:
-                said = self._ask(Question(context, mode), None, Disk(), lambda number: None)
-                self.right[context, mode] = said["tokens"]
+                for keep in (1.0, KEEP):
+                    question = Question(context, mode, keep=keep)
+                    said = self._ask(question, None, Disk(), lambda number: None)
+                    self.right[context, mode, keep == 1] = said["tokens"]
 
     def request(self, question: Question, cache: Path | None) -> AskRequest:
         return AskRequest(
@@ -88,7 +96,7 @@ class World:
             inputs=(InputRecord(question.context, question.context),),
             answer=question.mode,
             generation=GenerationConfig(max_new_tokens=4),
-            cache=CacheConfig(cache, name=question.name),
+            cache=CacheConfig(cache, name=question.name, keep=question.keep),
         )
 
     def _ask(
@@ -107,6 +115,7 @@ class World:
             "tokens": tokens,
             "notices": notices,
             "cached_tokens": checked.context.cached_tokens,
+            "kept_ratio": checked.asked.session.kept_ratio,
         }
 
     def start(
@@ -129,8 +138,8 @@ class World:
         try:
             said = self._ask(question, cache, disk or Disk(), on_event)
             if twice:
-                first = said["tokens"]
-                said = self._ask(question, cache, Disk(), on_event) | {"first_tokens": first}
+                first = {f"first_{name}": said[name] for name in ("tokens", "kept_ratio")}
+                said = self._ask(question, cache, Disk(), on_event) | first
             code = 0
         except KeyboardInterrupt:
             code = INTERRUPTED
@@ -169,4 +178,6 @@ class Child:
             said.get("cached_tokens", 0),
             said.get("text", ""),
             said.get("first_tokens", []),
+            said.get("kept_ratio", 1.0),
+            said.get("first_kept_ratio", 1.0),
         )

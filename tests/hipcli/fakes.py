@@ -22,6 +22,7 @@ from hipcli.engine.events import (
     SessionInfo,
     Token,
 )
+from hipcli.engine.tokenizer.chat import Joint
 from hipcli.terminal.console import Console
 
 FIRST_CHARACTER = 16
@@ -38,6 +39,7 @@ class Scaffold:
     prefix_ids: tuple[int, ...] = (1, 2)
     suffix_ids: tuple[int, ...] = (3,)
     template: bool = True
+    lead: str = ""
 
 
 class FakeTokenizer:
@@ -59,8 +61,8 @@ class FakeTokenizer:
     def scaffold(self, system: str | None) -> Scaffold:
         return Scaffold()
 
-    def turns(self, count: int) -> tuple[tuple[int, ...], ...]:
-        return ((3,), (4,)) * count + ((3,),)
+    def turns(self, count: int) -> tuple[Joint, ...]:
+        return (Joint((3,)), Joint((4,))) * count + (Joint((3,)),)
 
 
 @dataclass

@@ -8,18 +8,21 @@ import numpy as np
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.identity import identity_key
-from hipcli.engine.sessions.manifest import PROGRESS, TOKENS, Manifest, write_sealed
+from hipcli.engine.sessions.manifest import PROGRESS, TOKENS, WORTH, Manifest, write_sealed
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks, table_bytes
 from hipcli.engine.store.layout import checksum_file, layer_files
 
 PAGE_BYTES, SUMMARY_BYTES, LAYERS, PAGES = 256, 32, 2, 3
 
 
-def save(cache: Path, label: str, name: str = "", *, partial: bool = False) -> Manifest:
+def save(
+    cache: Path, label: str, name: str = "", *, partial: bool = False, sink_tokens: int = 256
+) -> Manifest:
     """A session of three pages of made-up bytes; `label` names its one document."""
     store = SessionStore(cache)
     store.prepare()
-    identity = {"model_name": "toy", "method": {"name": "hip"}, "inputs": [[label, "00"]]}
+    method = {"name": "hip", "sink_tokens": sink_tokens, "window_tokens": 0}
+    identity = {"model_name": "toy", "method": method, "inputs": [[label, "00"]]}
     tokens = np.arange(PAGES * 64, dtype="<i4").tobytes()
     key = identity_key(identity)
     manifest = Manifest(
@@ -40,6 +43,7 @@ def save(cache: Path, label: str, name: str = "", *, partial: bool = False) -> M
         (folder / part).mkdir(parents=True)
     (folder / TOKENS).write_bytes(tokens)
     _write_pages(folder, manifest.seed)
+    write_sealed(folder / WORTH, {"worth": [0.0, 2.0, 1.0]}, Disk())
     manifest.write(folder, Disk())
     if partial:
         progress = {"tokens_done": 64, "synced_tokens": 64, "boot_id": ""}

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from hipcli.documents import Corpus
 from hipcli.engine.events import Result, SessionInfo
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.manifest import Manifest
-from hipcli.prompts import question_ids, question_range
+from hipcli.engine.tokenizer import load_tokenizer
+from hipcli.prompts import assemble, question_ids, question_range
+from hipcli.prompts.layout import INSTRUCTION
 from hipcli.runs.conversation import keep, turns_of
+from tests.engine.toy_tokenizers import KINDS
 from tests.hipcli.fakes import FakeEngine, FakeTokenizer, run_hip
 from tests.hipcli.saved import save
 
@@ -27,6 +31,39 @@ def test_three_turns_begin_as_two_do() -> None:
     assert tokenizer.decode(third[len(second) :]).startswith("Charles.Question: When?")
     start, end = question_range("When?", tokenizer, turns=turns)
     assert tokenizer.decode(third[start:end]) == " When?"
+
+
+@pytest.mark.parametrize("kind", ["chatml", "llama3", "mistral", "gemma"])
+def test_three_turns_in_the_templates_of_models(kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = KINDS[kind](tmp_path)
+    tokenizer, text = load_tokenizer(folder), "The harbor was quiet.\n"
+    context = assemble(Corpus.of_text("a.txt", text), tokenizer, None)
+    asked, answers = ["nobody spoke?", "a word?", "The night?"], ["quiet", "one two"]
+    turns = tuple(zip(asked, answers, strict=False))
+    cached: list[int] = []
+    for number, question in enumerate(asked):
+        ids = question_ids(question, tokenizer, None, turns=turns[:number])
+        whole = [*context.ids.tolist(), *ids]
+        # What was read so far is how the longer prompt begins.
+        assert whole[: len(cached)] == cached
+        start, end = question_range(question, tokenizer, turns=turns[:number])
+        assert tokenizer.decode(ids[start:end]).strip() == question
+        cached = whole
+    stock = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    documents = tokenizer.decode(context.ids).removeprefix(
+        tokenizer.decode(tokenizer.scaffold().prefix_ids) + tokenizer.scaffold().lead
+    )
+    users = [f"Question: {question}\n{INSTRUCTION}" for question in asked]
+    messages = [{"role": "user", "content": documents + users[0]}]
+    for answer, user in zip(answers, users[1:], strict=True):
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": user}]
+    expected = stock.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+    assert tokenizer.decode(cached) == tokenizer.decode(expected)
+    controls = [index for index in cached if index in tokenizer.special_ids]
+    assert controls == [index for index in expected if index in tokenizer.special_ids]
 
 
 def test_a_session_keeps_turns() -> None:

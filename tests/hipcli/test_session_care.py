@@ -130,6 +130,57 @@ def test_prune_removes_the_longest_unused(cache: Path) -> None:
     assert "nothing to remove" in run_hip("sessions", "prune").err
 
 
+def test_prune_keeps_a_part_of_the_pages(cache: Path) -> None:
+    save(cache, "a.txt", "letters", sink_tokens=64)
+    before = folder_of(cache, "letters")
+    dry = run_hip("sessions", "prune", "letters", "--keep", "0.5", "--dry-run")
+    assert dry.code == 0 and folder_of(cache, "letters") == before
+    outcome = run_hip("sessions", "prune", "letters", "--keep", "0.5", "--json")
+    assert outcome.code == 0, outcome.err
+    (row,) = outcome.json["pruned"]
+    (record,) = SessionStore(cache).list()
+    # Sinks, and the page that is worth more of the two behind them.
+    assert row["session"]["id"] == record.id and record.name == "letters"
+    assert round(record.kept_ratio, 3) == 0.667 == round(row["session"]["kept_ratio"], 3)
+    page_bytes = (before.parent / record.path.name / "kv" / "000.pages").stat().st_size
+    assert page_bytes == 2 * 256
+    assert run_hip("sessions", "verify").code == 0
+    assert "already" in run_hip("sessions", "prune", "letters", "--keep", "0.5").err
+    for words in (["letters"], ["--keep", "0.5"], ["letters", "--keep", "1"]):
+        assert run_hip("sessions", "prune", *words).code == 2
+    assert run_hip("sessions", "prune", "letters", "--keep", "much").code == 2
+
+
+def test_what_was_put_aside_is_listed_and_shown(cache: Path) -> None:
+    save(cache, "good.txt")
+    bad = save(cache, "bad.txt", "bad")
+    flip(folder(cache, "bad.txt") / "kv/000.pages", 5)
+    run_hip("sessions", "verify")
+    outcome = run_hip("sessions", "list")
+    assert "quarantined" in outcome.out and "hip sessions prune" in outcome.err
+    document = run_hip("sessions", "list", "--json").json
+    (aside,) = document["quarantined"]
+    assert aside["id"] == bad.key[:12] and aside["state"] == "quarantined" and aside["bytes"]
+    assert [row["id"] for row in document["sessions"]] != [aside["id"]]
+    shown = run_hip("sessions", "show", bad.key[:6], "--json").json["session"]
+    assert shown == aside == run_hip("sessions", "show", "bad", "--json").json["session"]
+    assert run_hip("sessions", "rm", "bad").code == 0
+    assert run_hip("sessions", "list", "--json").json["quarantined"] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../evil", "a/b", "a\\b", "-rf", ".hidden", "tab\there", "\x1b[31mred", " x ", "n" * 101],
+)
+def test_names_that_are_none_are_refused(cache: Path, name: str) -> None:
+    save(cache, "a.txt", "letters")
+    outcome = run_hip("ask", "a.txt", "Who?", f"--name={name}")
+    assert outcome.code == 2 and "session name" in outcome.err
+    outcome = run_hip("sessions", "fork", "letters", f"--name={name}")
+    assert outcome.code == 1 and "session name" in outcome.err
+    assert len(SessionStore(cache).list()) == 1
+
+
 def test_prune_knows_that_forks_share_pages(cache: Path) -> None:
     save(cache, "a.txt", "letters")
     run_hip("sessions", "fork", "letters", "--name", "second")
@@ -164,3 +215,22 @@ def test_a_busy_session_is_neither_removed_nor_verified(cache: Path) -> None:
         (row,) = run_hip("sessions", "verify", "--json").json["sessions"]
         assert row["status"] == "busy"
     assert run_hip("sessions", "rm", "half").code == 0
+
+
+@pytest.mark.parametrize("home", [None, "a file", "/proc/no/home"])
+def test_without_a_home_there_are_no_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    for variable in ("HIP_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "a file").write_text("")
+    if home is None:
+        monkeypatch.delenv("HOME")
+    else:
+        monkeypatch.setenv("HOME", str(tmp_path / home))
+    monkeypatch.chdir(tmp_path)
+    listed = run_hip("sessions", "list", "--json")
+    assert listed.code == 0 and isinstance(listed.json["sessions"], list)
+    assert run_hip("ask", "--resume", "nosuch", "Who?").code == 1
+    assert "Traceback" not in listed.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a file"]

@@ -33,6 +33,7 @@ class Record:
     inputs: tuple[dict[str, str], ...] = ({"name": "book.txt", "sha256": "0" * 64},)
     extra: dict[str, Any] = field(default_factory=dict)
     kept_ratio: float = 1.0
+    keep: float = 1.0
     branch: str = ""
     path: Path = Path("/cache/sessions/x")
 
@@ -55,6 +56,9 @@ class Store:
 
     def list(self, *, unusable: bool = False) -> list[Record]:
         return self.records
+
+    def put_aside(self) -> tuple[Record, ...]:
+        return ()
 
     def total_bytes(self) -> int:
         return 3 << 20
@@ -97,7 +101,7 @@ def test_no_sessions_is_no_error() -> None:
 
 
 def test_sessions_show_and_path(store: Store) -> None:
-    assert "context_tokens: 12345\n" in run_hip("sessions", "show", "bbbb").out
+    assert "context_tokens: 12,345\n" in run_hip("sessions", "show", "bbbb").out
     assert run_hip("sessions", "show", "--json").json["session"]["name"] == "letters"
     assert run_hip("sessions", "path", "letters").out == "/cache/sessions/x\n"
     assert run_hip("sessions", "path").out == "/cache/sessions\n"
@@ -245,3 +249,60 @@ def test_a_resumed_session_cites_without_its_documents(store: Store) -> None:
     # The line before the passage says the answer.
     assert outcome.out == "It was Ada.\n\n[1] letters, lines 1-2\n    1: A letter from Ada.\n"
     assert not Path("letters").exists()
+
+
+def test_files_that_came_into_a_folder_are_named(store: Store) -> None:
+    Path("notes").mkdir()
+    Path("notes/a.txt").write_text("A letter from Ada.\n")
+    Path("notes/b.log").write_text("left out\n")
+    engine = FakeEngine()
+    assert run_hip("ask", "notes", "Who?", "-q", "--exclude", "*.log", engine=engine).code == 0
+    request, record = engine.requests[0], store.records[0]
+    kept = json.loads(json.dumps(request.extra))
+    record.extra = kept | {"ids": request.context_ids.tolist()}
+    record.inputs = tuple({"name": n, "sha256": s} for n, s in request.digests)
+    assert run_hip("ask", "-c", "Who?", engine=engine).err.count("came into") == 0
+    for name in ("c.txt", "d.log"):
+        Path("notes", name).write_text("Another letter.\n")
+    outcome = run_hip("ask", "-c", "Who?", "--json", engine=engine)
+    assert outcome.code == 0
+    (row,) = [row for row in outcome.json["warnings"] if row["code"] == "source_new"]
+    assert "notes/c.txt" in row["message"] and "d.log" not in row["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "keep"),
+    [([], None), (["--keep", "full"], 1.0), (["--keep", "0.25"], 0.25), (["--keep", "auto"], None)],
+)
+def test_keep_reaches_the_engine(words: list[str], keep: float | None) -> None:
+    Path("a.txt").write_text("A letter from Ada.\n")
+    engine = FakeEngine()
+    assert run_hip("ask", "a.txt", "Who?", *words, engine=engine).code == 0
+    assert engine.requests[0].cache.keep == keep
+
+
+@pytest.mark.parametrize("keep", ["0", "1.5", "-1", "half", "nan"])
+def test_keep_must_be_a_part(keep: str) -> None:
+    Path("a.txt").write_text("A letter from Ada.\n")
+    outcome = run_hip("ask", "a.txt", "Who?", f"--keep={keep}")
+    assert outcome.code == 2 and "--keep" in outcome.err
+
+
+def test_a_pruned_session_is_resumed_as_it_is(store: Store) -> None:
+    remember(store.records[0], {"method": "window", "system": None})
+    store.records[0].keep = 0.25
+    engine = FakeEngine()
+    assert run_hip("ask", "-c", "Who?", engine=engine).code == 0
+    assert run_hip("ask", "-c", "Who?", "--keep", "full", engine=engine).code == 0
+    assert [request.cache.keep for request in engine.requests] == [0.25, 1.0]
+
+
+def test_rounds_reach_the_engine_and_none_is_for_attend() -> None:
+    Path("a.txt").write_text("A letter from Ada.\n")
+    engine = FakeEngine()
+    for words in ([], ["--rounds", "2"], ["--rounds", "0", "--answer", "attend"]):
+        assert run_hip("ask", "a.txt", "Who?", *words, engine=engine).code == 0
+    assert [request.rounds for request in engine.requests] == [1, 2, 0]
+    refused = run_hip("ask", "a.txt", "Who?", "--rounds", "0", engine=engine)
+    assert refused.code == 2
+    assert "--answer attend" in refused.err

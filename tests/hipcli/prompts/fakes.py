@@ -22,6 +22,7 @@ class Encoded:
 class Scaffold:
     prefix_ids: list[int]
     suffix_ids: list[int]
+    lead: str = ""
 
 
 class ByteTokenizer:

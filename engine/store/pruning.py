@@ -1,0 +1,40 @@
+"""A store with some of another one's pages, in memory."""
+
+import numpy as np
+import torch
+
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
+
+# Pages copied in one go.
+PIECE_PAGES = 256
+
+
+def kept_copy(store: KVStore, pages: np.ndarray, capacity_tokens: int) -> KVStore:
+    """A new store that holds these pages side by side.
+
+    Args:
+        store: holds a context and nothing behind it.
+        pages: int64, ascending; the last page of the context is among them.
+        capacity_tokens: of the new store.
+    """
+    copy = KVStore(store.layout, capacity_tokens, store.backend, store.device)
+    index = torch.from_numpy(pages).to(store.device)
+    with torch.inference_mode():
+        for layer in range(store.layout.num_layers):
+            _copy_layer(store, copy, layer, index)
+    copy.length = store.length - (num_pages(store.length) - len(pages)) * PAGE_TOKENS
+    copy.kept_pages = pages
+    return copy
+
+
+def _copy_layer(store: KVStore, copy: KVStore, layer: int, index: torch.Tensor) -> None:
+    store.check_attended(layer, None, 1, 0, 0)
+    source, target = store.index[layer].summaries, copy.index[layer].summaries
+    target[:, : len(index)] = source[:, index]
+    scales, new_scales = store.scales[layer], copy.scales[layer]
+    for first in range(0, len(index), PIECE_PAGES):
+        piece = index[first : first + PIECE_PAGES]
+        place = slice(first, first + len(piece))
+        copy.pages[layer][place] = store.pages[layer][piece]
+        if scales is not None and new_scales is not None:
+            new_scales[place] = scales[piece]

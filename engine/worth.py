@@ -1,0 +1,88 @@
+"""What each page of a context is worth keeping: how unlike all others its keys are.
+
+Asked before any question is known, so the record must tell what a question may look for. Three
+were tried (docs/log.md): the attention that pages receive while the text is read, the distance of
+keys from their mean, and the distance in units of their own spread (Mahalanobis). The last one put
+a passkey's page first in repeated text and near it in prose, where the others lost it: what stands
+out in the directions in which a head's keys hardly vary is what only this page says.
+
+It is a function of the stored keys alone. So nothing is counted while the text is read, an
+interrupted reading loses nothing, and a page taken over from another session needs no history.
+"""
+
+import numpy as np
+import torch
+
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
+from hipcli.kernels.paging import dequantise
+
+# Pages whose keys tell a head's mean and spread, evenly spaced.
+SAMPLE_PAGES = 1024
+# Pages looked at in one go.
+PIECE_PAGES = 256
+# A page is worth what its most unusual tokens are worth together.
+UNUSUAL_TOKENS = 8
+# Directions with less of the spread than this count as having this much.
+LEAST_SPREAD = 1e-3
+
+
+@torch.inference_mode()
+def page_worth(store: KVStore) -> np.ndarray:
+    """The worth of each page of a store, fp32 [num_pages]; 0 for a last page that is not full.
+
+    Args:
+        store: holds a context and nothing behind it.
+
+    Raises:
+        DamagedSessionError: keys that came from a session's files are not what was written.
+    """
+    pages = store.length // PAGE_TOKENS
+    worth = np.zeros(-(-store.length // PAGE_TOKENS), dtype=np.float32)
+    if pages < 2:
+        return worth
+    total = torch.zeros(pages, device=store.device)
+    for layer in range(store.layout.num_layers):
+        store.check_keys(layer)
+        total += _layer_worth(store, layer, pages)
+    worth[:pages] = total.cpu().numpy()
+    return worth
+
+
+def _layer_worth(store: KVStore, layer: int, pages: int) -> torch.Tensor:
+    """fp32 [pages]: the mean over heads, in standard deviations of what a token is worth there."""
+    step = -(-pages // SAMPLE_PAGES)
+    sample = _keys(store, layer, slice(0, pages, step)).transpose(0, 1).flatten(1, 2)
+    mean, whitening = _spread(sample)
+    found = []
+    sums = torch.zeros(len(mean), device=mean.device)
+    squares = torch.zeros_like(sums)
+    for first in range(0, pages, PIECE_PAGES):
+        keys = _keys(store, layer, slice(first, min(first + PIECE_PAGES, pages)))
+        # [n, num_kv_heads, page_size]: squared distances in units of the spread.
+        far = ((keys - mean) @ whitening).square().sum(-1)
+        found.append(far.topk(UNUSUAL_TOKENS, dim=-1).values.mean(-1))
+        sums += far.sum((0, 2))
+        squares += far.square().sum((0, 2))
+    count = pages * PAGE_TOKENS
+    average = sums / count
+    deviation = (squares / count - average.square()).clamp_(min=1e-12).sqrt()
+    return ((torch.cat(found) - average) / deviation).mean(1)
+
+
+def _spread(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean [num_kv_heads, 1, head_dim] of keys fp32 [num_kv_heads, n, head_dim], and the matrices
+    [num_kv_heads, head_dim, head_dim] that make their spread equal in all directions."""
+    mean = keys.mean(1, keepdim=True)
+    centred = keys - mean
+    covariance = centred.transpose(1, 2) @ centred / keys.shape[1]
+    spread, directions = torch.linalg.eigh(covariance)
+    least = LEAST_SPREAD * spread[:, -1:].clamp(min=1e-12)
+    return mean, directions * spread.maximum(least).rsqrt().unsqueeze(1)
+
+
+def _keys(store: KVStore, layer: int, which: slice) -> torch.Tensor:
+    """Keys of some pages, fp32 [n, num_kv_heads, page_size, head_dim]."""
+    pages, scales = store.pages[layer][which], store.scales[layer]
+    if scales is not None:
+        pages = dequantise(pages, scales[which], store.layout.dtype)
+    return pages[:, 0].float()
