@@ -73,7 +73,7 @@ def _section(
     passage = citation.passage
     assert passage is not None, "those without are left out"
     score = scores.get(passage)
-    said = "quoted in the answer" if score is None else f"log vote {score:.2f}"
+    said = "quoted in the answer" if score is None else f"score {score:.2f}"
     yield f'<h2 id="p{number}">[{number}] {escape(place_in_words(passage))}</h2>\n'
     before, inside, behind = _around(context, passage)
     yield f"<p>{said}</p>\n<pre>{escape(before)}<mark>{_quoted(inside, citation.quote)}</mark>"

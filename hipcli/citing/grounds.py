@@ -9,7 +9,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A passage the answer rests on. `score` is its log vote relative to the best one's."""
+    """A passage the answer rests on.
+
+    Args:
+        score: its log vote relative to the best one's; where nothing was voted, how far it is
+            behind the passage that says most of the answer.
+    """
 
     passage: "Passage"
     score: float
@@ -40,7 +45,7 @@ class Grounds:
     """Where an answer comes from.
 
     Args:
-        findings: the passages that the heads voted for, best first.
+        findings: the passages behind it, best first by votes and by what the answer says.
         citations: quotes and lines, as `find_citations` gives them.
     """
 

@@ -246,6 +246,7 @@ def test_a_resumed_session_cites_without_its_documents(store: Store) -> None:
     start = ids.index(ord("T") + FIRST_CHARACTER, ids.index(ord("A") + FIRST_CHARACTER))
     evidence = (Evidence(start, start + len("To Charles."), -0.5),)
     outcome = run_hip("ask", "-c", "Who?", "--cite", engine=FakeEngine(evidence=evidence))
+    # The line before the passage says the answer.
     assert outcome.out == "It was Ada.\n\n[1] letters, lines 1-2\n    1: A letter from Ada.\n"
     assert not Path("letters").exists()
 

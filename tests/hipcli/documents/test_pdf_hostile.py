@@ -3,12 +3,14 @@
 import subprocess
 import sys
 import time
+import zlib
 
 import pytest
 
 from hipcli.documents import child_process, pdf_reader
 from hipcli.documents.content import Hints
 from hipcli.documents.options import PdfLimits
+from hipcli.documents.pdf_damage import damage
 from hipcli.documents.refusal import Refusal
 from tests.hipcli.documents import pdfs
 
@@ -147,3 +149,33 @@ def test_a_folder_named_like_a_module_is_not_imported(
     monkeypatch.chdir(folder)
     content = pdf_reader.read(pdfs.draw(pdfs.text("safe")), Hints())
     assert content.text == "safe"
+
+
+PACKED = zlib.compress(bytes(range(256)) * 20)
+
+
+@pytest.mark.parametrize(
+    "packed, whole",
+    [
+        (b"", True),
+        (PACKED, True),
+        (PACKED + b"\r\n", True),
+        # The checksum is missing.
+        (PACKED[:-4], True),
+        (PACKED[:-20], False),
+        (PACKED[:200] + b"zzzz" + PACKED[204:], False),
+        (PACKED[:-4] + b"sum?", False),
+        (b"no stream", False),
+    ],
+)
+def test_damaged_streams_are_told_from_whole_ones(packed: bytes, whole: bool) -> None:
+    body = b"1 0 obj<</Filter[/FlateDecode]/Length 9>>stream\n%s\nendstream endobj" % packed
+    assert (damage(b"%PDF-1.7\n" + body + b"\n%%EOF") == []) == whole
+    picture = body.replace(b"<</Filter", b"<</Subtype/Image/Filter")
+    assert damage(b"%PDF-1.7\n" + picture + b"\n%%EOF") == []
+
+
+def test_a_newer_version_that_was_cut_off_is_noticed() -> None:
+    whole = b"%PDF-1.7\n1 0 obj<<>>endobj\n%%EOF\n"
+    assert damage(whole) == damage(whole + b"\0 appended by a server") == []
+    assert [code for code, _ in damage(whole + b"1 0 obj<</New true")] == ["pdf_cut_off"]
