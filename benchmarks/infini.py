@@ -4,7 +4,7 @@
 
 Facts ("key 3 has value 5", one token each) lie anywhere in the text but its last segment, where the
 values of some keys are asked. No query can attend a fact: what it answers comes out of the memory.
-About a minute on a CPU. The answers are given by hip's own method `infini`; beside them stands the
+A minute or so on a CPU. The answers are given by hip's own method `infini`; beside them stands the
 same model with its gates closed, which can only guess. Prints a table, then one line of JSON.
 This is a synthetic task on a model made for it: it shows that the path works, nothing more.
 """
@@ -50,7 +50,7 @@ VALUE = QUESTION + KEYS
 FILLER = VALUE + VALUES
 VOCAB = FILLER + FILLERS
 ASKED = 4
-# Gates hardly move at the rate of the weights.
+# Published attempts found gates hardly moving at the rate of the weights.
 WEIGHT_RATE, GATE_RATE = 3e-3, 3e-2
 
 
