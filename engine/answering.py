@@ -24,7 +24,7 @@ from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.sampler import Sampler
 from hipcli.engine.step import LayerAttention, StepInput
-from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, Tail
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.engine.vote import Ballot
 
 # Blocks of the exact selection for the question's tokens.
@@ -70,8 +70,8 @@ class Answerer:
     evidence: tuple[Evidence, ...] = ()
     reread_tokens: int = 0
     finish_reason: str = "length"
-    # The store's end before the question, and how many of the question's tokens were read since.
-    _head: tuple[Tail, int] | None = None
+    # How many of the question's tokens `read_head` has read; None before it ran.
+    _head: int | None = None
 
     def start(self) -> tuple[torch.Tensor, AnswerPass]:
         """Run the question: its vote, and what the mode asks for.
@@ -85,7 +85,8 @@ class Answerer:
         for _ in self.read_head():
             pass
         assert self._head is not None, "read_head sets it"
-        tail, head = self._head
+        # What was read of a long question stays: only its last tokens share the voted pages.
+        head, tail = self._head, self.store.tail()
         start, end = (max(0, token - head) for token in self.request.own_words)
         words = (start, end) if end > start else (0, len(question) - head)
         ballot = Ballot(context_tokens, self.vote_distance_tokens, words)
@@ -101,7 +102,7 @@ class Answerer:
         self.store.rewind(tail)
         pages = ballot.pages(*self.request.votable, self.budget_tokens)
         answering = AnswerPass(self.method, pages)
-        return self._run(question, answering, context_tokens), answering
+        return self._run(question[head:], answering, context_tokens + head), answering
 
     def read_head(self) -> Iterator[Progress]:
         """Read what a long question has before its last tokens as a document is read.
@@ -114,7 +115,7 @@ class Answerer:
         question = torch.tensor(self.request.question_ids)
         head = max(0, len(question) - MAX_VOTING_TOKENS)
         self.method.reset()
-        base, tail = len(self.request.context_ids), self.store.tail()
+        base = len(self.request.context_ids)
         reading, pace = PrefillPass(self.method), Pace(0, head)
         for start in range(0, head, HEAD_CHUNK_TOKENS):
             end = min(start + HEAD_CHUNK_TOKENS, head)
@@ -122,7 +123,7 @@ class Answerer:
             self.runner.forward(question[start:end], step)
             pace.advance(end)
             yield Progress("question", end, 0, head, pace.tokens_per_s, pace.eta_s)
-        self._head = (tail, head)
+        self._head = head
 
     def _resolve_mode(self, prompt_tokens: int) -> str:
         room = self.request.generation.max_new_tokens
