@@ -76,8 +76,8 @@ class Answerer:
     evidence: tuple[Evidence, ...] = ()
     reread_tokens: int = 0
     finish_reason: str = "length"
-    # The store's end before the question, and how many of the question's tokens were read since.
-    _head: tuple[Tail, int] | None = None
+    # How many of the question's tokens `read_head` has read; None before it ran.
+    _head: int | None = None
 
     def start(self) -> tuple[torch.Tensor, AnswerPass]:
         """Run the question: its vote, and what the mode asks for.
@@ -90,25 +90,25 @@ class Answerer:
         for _ in self.read_head():
             pass
         assert self._head is not None, "read_head sets it"
-        tail, head = self._head
-        context_tokens = tail.length
+        # What was read of a long question stays: only its last tokens share the voted pages.
+        head, tail = self._head, self.store.tail()
+        context_tokens = tail.length - head
         start, end = (max(0, token - head) for token in self.request.own_words)
         words = (start, end) if end > start else (0, len(question) - head)
-        self.mode = self._resolve_mode(len(question))
-        before = self.store.tail() if head else tail
+        self.mode = self._resolve_mode(len(question) - head)
         if not self.request.rounds:
             asking = UnvotedPass(self.method, words)
-            return self._run(question[head:], asking, before.length), AnswerPass(self.method)
+            return self._run(question[head:], asking, tail.length), AnswerPass(self.method)
         ballot = self._ballot(context_tokens, words)
         if self.words:
             ballot.coverage = coverage(self.request.context_ids, self.words)
-        logits = self._ask(question[head:], ballot, before)
-        self._later_rounds(ballot, question[head:], before)
+        logits = self._ask(question[head:], ballot, tail)
+        self._later_rounds(ballot, question[head:], tail)
         self.evidence = ballot.evidence(*self.request.votable, self.request.evidence_count)
         if self.mode in ("dense", "attend"):
             if ballot.later:
                 again = self._ballot(context_tokens, words)
-                logits = self._ask(question[head:], again, before)
+                logits = self._ask(question[head:], again, tail)
             self.method.pin(self._voted(ballot, voted_pages(self.budget_tokens) * PAGE_TOKENS))
             return logits, AnswerPass(self.method)
         if self.mode == "reread":
@@ -116,7 +116,7 @@ class Answerer:
         self.store.rewind(tail)
         pages = self._voted(ballot, self.budget_tokens)
         answering = AnswerPass(self.method, pages)
-        return self._run(question, answering, context_tokens), answering
+        return self._run(question[head:], answering, tail.length), answering
 
     def _ballot(self, context_tokens: int, words: tuple[int, int]) -> Ballot:
         return Ballot(
@@ -168,7 +168,7 @@ class Answerer:
         question = torch.tensor(self.request.question_ids)
         head = max(0, len(question) - MAX_VOTING_TOKENS)
         self.method.reset()
-        base, tail = self.store.length, self.store.tail()
+        base = self.store.length
         reading, pace = PrefillPass(self.method), Pace(0, head)
         for start in range(0, head, HEAD_CHUNK_TOKENS):
             end = min(start + HEAD_CHUNK_TOKENS, head)
@@ -176,13 +176,14 @@ class Answerer:
             self.runner.forward(question[start:end], step)
             pace.advance(end)
             yield Progress("question", end, 0, head, pace.tokens_per_s, pace.eta_s)
-        self._head = (tail, head)
+        self._head = head
 
-    def _resolve_mode(self, question_tokens: int) -> str:
-        room = question_tokens + self.request.generation.max_new_tokens
+    def _resolve_mode(self, unread_tokens: int) -> str:
+        """The mode for a question of which so many tokens are not in the store yet."""
+        room = unread_tokens + self.request.generation.max_new_tokens
         # A pruned context has fewer tokens than its documents.
         dense = self.method.geometry.window_start(self.store.length + room) == 0
-        prompt_tokens = len(self.request.context_ids) + question_tokens
+        prompt_tokens = len(self.request.context_ids) + len(self.request.question_ids)
         wanted = self.request.answer
         if wanted != "auto":
             return "dense" if dense and wanted in ("attend", "share") else wanted

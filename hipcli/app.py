@@ -96,7 +96,7 @@ def run(arguments: Sequence[str], console: Console) -> int:
     console.debug = "--debug" in words or switched_on("debug")
     received: list[int] = []
     try:
-        with signals.raised(before_exit=console.restore_terminal) as received:
+        with signals.raised(console.restore_terminal, console.draw_again) as received:
             console.signals = received
             code = int(_program(words, console) or 0)
     except BaseException as error:

@@ -43,6 +43,14 @@ def write_manifest(folder: Path, *, name: str, source: str, sha256: str, revisio
     (folder / MANIFEST).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
+def source_of(model: ModelFolder) -> str:
+    """Where a model comes from, for people: what its note says, the hub, or its own folder."""
+    source = read_json(model.path / MANIFEST).get("source")
+    if isinstance(source, str) and source:
+        return source
+    return "this machine" if model.revision == "local" else f"the hub: {model.name}"
+
+
 def read_manifest(folder: Path) -> ModelFolder | None:
     """The model of a folder hip made, None for a folder without a usable note."""
     record = read_json(folder / MANIFEST)

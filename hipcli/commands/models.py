@@ -13,6 +13,7 @@ from hipcli.runs.opening import fetch
 from hipcli.terminal import completion, formatting
 from hipcli.terminal.console import Console
 from hipcli.terminal.help_page import group
+from hipcli.terminal.output import columns
 from hipcli.terminal.output import show as show_result
 from hipcli.terminal.progress import ProgressView
 
@@ -45,8 +46,9 @@ def list_(context: typer.Context) -> int:
 
     settings = Settings.of(context)
     rows = [describe(folder) for folder in installed(settings.models_dir)]
-    header = ("NAME", "FORMAT", "SIZE", "REVISION", "PATH")
-    text = formatting.table(header, map(_row, rows), right=(2,)) if rows else ""
+    header = ("NAME", "FORMAT", "SIZE", "REVISION", "FROM", "PATH")
+    width = columns(context.obj, settings)
+    text = formatting.table(header, map(_row, rows), right=(2,), width=width) if rows else ""
     show_result(context.obj, settings, text, models=rows)
     if not rows:
         context.obj.note("no models yet; hip models pull smollm2 fetches the default one")
@@ -139,11 +141,14 @@ def path(context: typer.Context, name: Name = None) -> int:
 
 def describe(folder: "ModelFolder") -> dict[str, Any]:
     """A model as JSON."""
+    from hipcli.engine.models.folders import source_of
+
     return {
         "name": folder.name,
         "revision": folder.revision,
         "format": folder.format,
         "bytes": num_bytes(folder.path),
+        "source": source_of(folder),
         "path": folder.path,
     }
 
@@ -157,4 +162,4 @@ def num_bytes(path: Path) -> int:
 
 def _row(model: dict[str, Any]) -> tuple[str, ...]:
     size, revision = formatting.size(model["bytes"]), model["revision"] or "-"
-    return model["name"], model["format"], size, revision, str(model["path"])
+    return model["name"], model["format"], size, revision, model["source"], str(model["path"])

@@ -52,6 +52,10 @@ def _commands(path: PurePath, text: str) -> Iterator[str]:
         yield from _SCRIPT.findall(scripts[1]) if scripts else ()
     elif path.name == "package.json":
         yield from _of_package(text)
+    elif path.name == "__main__.py" and path.parent.name:
+        folder = path.parent.parent
+        where = "" if folder == PurePath() else f", in {folder}"
+        yield f"python -m {path.parent.name}{where}"
     elif path.name.startswith("Dockerfile"):
         yield from (f"in the container: {command}" for command in _DOCKER.findall(text))
     else:

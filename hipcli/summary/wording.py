@@ -1,10 +1,11 @@
 """What the model is asked for a summary, and how long an answer may be."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Changes whenever a wording below does: parts kept with a session were asked for in other words.
-VERSION = 1
+VERSION = 2
 
 DEFAULT_WORDS = 400
 # Of all words this share goes to the synthesis, the rest to the parts.
@@ -15,6 +16,11 @@ _TOKENS_A_WORD = 2.0
 _MARKS = (".", "!", "?", "。", '"', "”")
 _SENTENCE_END = re.compile(r"(?<=[.!?]) +|(?<=。)")
 _NO_LETTER = re.compile(r"\W")
+_LABEL = re.compile(r"(?:(?:question|answer|summary) ?: *)+", re.IGNORECASE)
+# A shorter sentence may be in the question by chance.
+_LEAST_ECHO = 12
+# Fewer words than this say nothing about anything.
+_LEAST_WORDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +66,22 @@ def _on(focus: str) -> str:
     return f" Pay attention to this above all: {focus}" if focus else ""
 
 
-def whole_sentences(text: str, ended: bool) -> str:
-    """An answer as one paragraph that says nothing twice.
+def in_place_of_synthesis(names: Sequence[str], commands: Sequence[str]) -> str:
+    """What can be said for sure where the model says nothing: what there is, how it is run."""
+    run = f" It is run with: {'; '.join(commands)}." if commands else ""
+    return f"It consists of: {'; '.join(names)}.{run}"
+
+
+def says_something(text: str) -> bool:
+    """False for an answer such as "1."."""
+    return len([word for word in text.split() if any(map(str.isalpha, word))]) >= _LEAST_WORDS
+
+
+def whole_sentences(text: str, ended: bool, question: str = "") -> str:
+    """An answer as one paragraph that says nothing twice, and not what was asked.
 
     Args:
+        question: what was asked, which a weak model repeats.
         ended: False when the answer ran into its limit: it then ends with its last whole sentence.
     """
     sentences = _SENTENCE_END.split(" ".join(text.split()))
@@ -71,6 +89,14 @@ def whole_sentences(text: str, ended: bool) -> str:
         sentences.pop()
     # A weak model goes round in circles.
     first: dict[str, str] = {}
-    for sentence in sentences:
-        first.setdefault(_NO_LETTER.sub("", sentence).lower(), sentence)
-    return " ".join(first.values())
+    asked = _key(question)
+    for labelled in sentences:
+        sentence = _LABEL.sub("", labelled, count=1) if _LABEL.match(labelled) else labelled
+        if len(_key(sentence)) < _LEAST_ECHO or _key(sentence) not in asked:
+            first.setdefault(_key(sentence), sentence)
+    return " ".join(first.values()).strip()
+
+
+def _key(text: str) -> str:
+    """The letters and digits alone."""
+    return _NO_LETTER.sub("", text).lower()

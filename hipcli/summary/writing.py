@@ -134,7 +134,7 @@ class SummarizeRun(Run):
         if kept is None:
             result = self._ask(question, generation, focus=focus)
             ended = result.finish_reason == "stop"
-            text = wording.whole_sentences(result.answer, ended)
+            text = wording.whole_sentences(result.answer, ended, question)
             kept = {
                 "text": text or self._opening_words(section),
                 "finish_reason": result.finish_reason if text else NOT_WRITTEN,
@@ -179,7 +179,11 @@ class SummarizeRun(Run):
         if commands:
             notes.append("It is run with: " + "; ".join(commands))
         what = names[0] if len(names) == 1 else f"{len(names)} documents"
-        return self._combined(what, notes, self._length.synthesis_words, is_last=True)
+        text = self._combined(what, notes, self._length.synthesis_words, is_last=True)
+        if wording.says_something(text):
+            return text
+        parts_or_names = [label(context, part.section) for part in parts]
+        return wording.in_place_of_synthesis(names if files else parts_or_names, commands)
 
     def _combined(self, what: str, notes: Sequence[str], words: int, is_last: bool = False) -> str:
         """One text from `notes`, in as many rounds as it takes for them to fit a short prompt.
@@ -216,7 +220,7 @@ class SummarizeRun(Run):
             answer="auto",
             extra={},
         )
-        text = wording.whole_sentences(result.answer, result.finish_reason == "stop")
+        text = wording.whole_sentences(result.answer, result.finish_reason == "stop", question)
         self._kept.put(key, {"text": text, "finish_reason": result.finish_reason})
         return text
 

@@ -30,6 +30,8 @@ class LivePrinter(Protocol):
 
     def restore_terminal(self) -> None: ...
 
+    def draw_again(self) -> None: ...
+
 
 class Console:
     """Three streams, and how this run wants to be told about failures.
@@ -205,7 +207,8 @@ class Console:
         """While libraries work: their prints go to stderr, their chatter only with `-v`."""
         import logging
 
-        with redirect_stdout(self.stderr or io.StringIO()), warnings.catch_warnings():
+        aside: TextIO = _Aside(self)  # type: ignore[assignment]
+        with redirect_stdout(aside), warnings.catch_warnings():
             if not self.verbose:
                 warnings.simplefilter("ignore")
                 logging.disable(logging.WARNING)
@@ -215,9 +218,14 @@ class Console:
                 logging.disable(logging.NOTSET)
 
     def restore_terminal(self) -> None:
-        """Gives the terminal its cursor back before the process ends without unwinding."""
+        """Gives the terminal its cursor back before the process ends or stops as it stands."""
         if self.live is not None:
             self.live.restore_terminal()
+
+    def draw_again(self) -> None:
+        """Takes the cursor again after a stop, where a live line is shown."""
+        if self.live is not None:
+            self.live.draw_again()
 
     def settle_stdout(self) -> None:
         """Before the interpreter ends: what stdout refuses now, the user knows already."""
@@ -233,6 +241,17 @@ class Console:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.stdout.fileno())  # type: ignore[union-attr]
             os.close(nowhere)
+
+
+class _Aside(io.TextIOBase):
+    """What stands for stdout while libraries print: stderr, and never an error."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def write(self, text: str) -> int:
+        self._console.write_stderr(text)
+        return len(text)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -17,7 +17,7 @@ from hipcli.version import __version__
 _COLUMNS = 80
 _EXIT_CODES = {
     ExitCode.OK: "answered, also with warnings",
-    ExitCode.FAILURE: "something failed while running",
+    ExitCode.FAILURE: "something failed while running, or a model or session is not here",
     ExitCode.USAGE: "the command line cannot be used as given",
     ExitCode.INPUT_UNUSABLE: "the input cannot be used: missing, encrypted, without text",
     ExitCode.DOES_NOT_FIT: "more tokens or bytes than fit",

@@ -102,8 +102,12 @@ class ProgressView:
             self._live.console.print(Text(line), soft_wrap=True)
 
     def restore_terminal(self) -> None:
-        """Shows the cursor again; for the way out that unwinds nothing."""
+        """Shows the cursor again; for the way out that unwinds nothing, and for a stop."""
         self._console.write_stderr("\x1b[?25h\n")
+
+    def draw_again(self) -> None:
+        """Hides the cursor after a stop; the next drawing shows the line."""
+        self._console.write_stderr("\x1b[?25l")
 
     def _show(self, text: str, event: Progress | None = None) -> None:
         if not self._shown:

@@ -169,7 +169,8 @@ def test_models(hub: list[str], tmp_path: Path) -> None:
     assert (outcome.code, outcome.out) == (0, f"{folder}\n")
     assert "fetching smollm2" in outcome.err
     listed = run_hip("models", "list").out.splitlines()[1].split()
-    assert listed == ["smollm2", "safetensors", "100", "B", "1", str(folder)]
+    came_from = ["the", "hub:", "smollm2"]
+    assert listed == ["smollm2", "safetensors", "100", "B", "1", *came_from, str(folder)]
     assert run_hip("models", "list", "--json").json["models"][0]["bytes"] == 100
     assert run_hip("models", "path", "smollm2").out == f"{folder}\n"
     assert run_hip("models", "rm", "smollm2", "--json").json["removed"] == ["smollm2"]

@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,6 +101,37 @@ def test_a_terminal_sees_progress_and_then_the_answer_alone(book: str) -> None:
     assert shown.endswith(b"It was \\x1b[31mAda.\r\n")
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with jobs")
+def test_a_stopped_process_leaves_the_terminal_its_cursor(book: str) -> None:
+    pid, leader = pty.fork()
+    if pid == 0:
+        os.chdir(Path(__file__).parents[2])
+        os.environ["TERM"] = "xterm-256color"
+        os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+
+    def until(text: bytes) -> bytes:
+        shown = b""
+        while text not in shown:
+            assert select.select([leader], [], [], 20)[0], shown
+            shown += os.read(leader, 65536)
+        return shown
+
+    engine = {"pieces": ["Half "] * 20, "delay_s": 0.1}
+    words = command(engine, "ask", book, "Who?", "--json")
+    os.write(leader, f"PS1=; bind 'set enable-bracketed-paste off'; {shlex.join(words)}\n".encode())
+    shown = until(b"answering\r")
+    os.write(leader, b"\x1a")
+    shown += until(b"Stopped")
+    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
+    os.write(leader, b"fg\n")
+    shown = until(b'"warnings": []}')
+    assert b'"answer": "Half Half ' in shown
+    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
+    os.write(leader, b"exit\n")
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(leader)
+
+
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
 def test_colours_are_left_out_on_request(book: str, variables: dict[str, str]) -> None:
     code, shown = in_terminal({"delay_s": 0.2}, "ask", book, "Who?", **variables)
@@ -148,6 +180,14 @@ def test_a_full_disk_under_stdout_is_said(book: str) -> None:
     with open("/dev/full", "wb") as full:
         code, _, err = finish(start({}, "--help", stdout=full))
     assert (code, err) == (1, b"error: No space left on device\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_under_stderr_is_no_reason_to_fail(book: str) -> None:
+    with open("/dev/full", "wb") as full:
+        engine = {"noise": "a library's greeting", "notices": ["careful"]}
+        code, out, _ = finish(start(engine, "ask", book, "Who?", stderr=full))
+    assert (code, out) == (0, b"It was Ada.\n")
 
 
 def test_a_stdin_that_nobody_closes_is_not_waited_for(book: str) -> None:

@@ -204,3 +204,22 @@ def test_failures(words: str, code: int, part: str) -> None:
     assert (outcome.code, outcome.out) == (code, "")
     assert part in outcome.err
     assert outcome.err.splitlines()[-1].startswith("error: ")
+
+
+def test_an_answer_that_repeats_the_question_loses_it() -> None:
+    asked = wording.of_section("a.py", "a.py", "code", 15, "")
+    answer = f"It adds. Question: {asked} Answer: It adds numbers."
+    assert wording.whole_sentences(answer, True, asked) == "It adds. It adds numbers."
+
+
+def test_a_synthesis_that_says_nothing_is_replaced() -> None:
+    engine = FakeEngine(pieces=("1.",))
+    answer = run_hip("summarize", "book.md", "run.py", engine=engine).out
+    assert answer.startswith("It consists of: book.md; run.py. It is run with: python run.py")
+
+
+def test_a_package_is_run_by_its_name() -> None:
+    Path("lib/shop").mkdir(parents=True)
+    Path("lib/shop/__main__.py").write_text("print(1)\n")
+    rows = run_hip("summarize", "lib", "--json").json["entry_points"]
+    assert [row["command"] for row in rows] == ["python -m shop, in lib"]
