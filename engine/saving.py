@@ -167,7 +167,7 @@ class Saved:
             OSError: the disk does not take it.
         """
         session.sync()
-        # `claim_name` gave the session its name, which goes on to the pruned one.
+        # The manifest goes on to the pruned session, with the name in it.
         folder = write_pruned(self.sessions, session.folder, session.manifest, self.ratio)
         if folder is None:
             return None

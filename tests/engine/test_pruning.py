@@ -80,12 +80,14 @@ def test_a_page_unlike_the_others_is_worth_most() -> None:
     assert worth.argmax() == 5 and worth[-1] == 0 and len(worth) == 10
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize(
+    "kind", [("auto", "cpu"), ("auto", "reference"), ("fp8_e4m3", "reference")]
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_warm_equals_cold_and_both_say_what_is_kept(
-    tmp_path: Path, mode: str, backend: str
+    tmp_path: Path, mode: str, kind: tuple[str, str]
 ) -> None:
-    runner = Runner(tiny_model("llama"), backend=backend)
+    runner = Runner(tiny_model("llama"), *kind)
     expected, unsaved, _ = ask(runner, asked(None, 0.4, mode))
     assert unsaved.context.session.kept_ratio == 1
     first, cold, events = ask(runner, asked(tmp_path, 0.4, mode))
