@@ -1,30 +1,35 @@
 """From a context in the store and a question to the tokens of an answer.
 
-attend: the question's tokens, and the answer's, select their own keys per layer and KV head.
-vote: while the question passes, the heads vote for pages (`vote.py`).
+vote: while the question passes, the heads vote for pages (`vote.py`). In a second round the tokens
+of the best passages vote for what they name: whoever carries the key is where it is.
+attend: the question's tokens, and the answer's, select keys per layer and KV head: half of them by
+themselves, half as the heads voted.
 share: the question runs again with the voted pages as the selection of every layer and head.
 reread: passages around the voted pages and the question are run as a short fresh prompt, densely,
 inside the trained window.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from hipcli.engine.decoding import generate
-from hipcli.engine.events import Evidence
+from hipcli.engine.events import Evidence, Progress
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
-from hipcli.engine.passages import reread_budget_tokens, reread_prompt
-from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass
+from hipcli.engine.pace import Pace
+from hipcli.engine.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
+from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass, UnvotedPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.sampler import Sampler
+from hipcli.engine.selection import voted_pages
 from hipcli.engine.step import LayerAttention, StepInput
-from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, Tail
 from hipcli.engine.vote import Ballot
+from hipcli.engine.word_match import Spelling, coverage
 
 # Blocks of the exact selection for the question's tokens.
 QUESTION_BLOCK_TOKENS = 16
@@ -50,6 +55,7 @@ class Answerer:
         vote_distance_tokens: distance between query and keys while voting.
         separator_ids: put between passages that are not neighbours when they are reread.
         stop_ids: tokens that end an answer.
+        words: the words of the question, each with its spellings in tokens.
 
     Attributes:
         mode: dense, attend, share or reread, once `start` has run.
@@ -65,10 +71,13 @@ class Answerer:
     vote_distance_tokens: int
     separator_ids: list[int]
     stop_ids: frozenset[int]
+    words: Sequence[tuple[Spelling, ...]] = ()
     mode: str = ""
     evidence: tuple[Evidence, ...] = ()
     reread_tokens: int = 0
     finish_reason: str = "length"
+    # The store's end before the question, and how many of the question's tokens were read since.
+    _head: tuple[Tail, int] | None = None
 
     def start(self) -> tuple[torch.Tensor, AnswerPass]:
         """Run the question: its vote, and what the mode asks for.
@@ -77,51 +86,96 @@ class Answerer:
             logits fp32 [vocab_size] of the first token of the answer, and the attention to go on
             with; `store` holds the prompt.
         """
-        context_tokens = self.store.length
         question = torch.tensor(self.request.question_ids)
-        self.method.reset()
-        tail = self.store.tail()
-        head = self._read_head(question)
+        for _ in self.read_head():
+            pass
+        assert self._head is not None, "read_head sets it"
+        tail, head = self._head
+        context_tokens = tail.length
         start, end = (max(0, token - head) for token in self.request.own_words)
         words = (start, end) if end > start else (0, len(question) - head)
-        count = self.request.evidence_count
         self.mode = self._resolve_mode(len(question))
-        attends = self.mode in ("dense", "attend")
-        ballot = None
-        if count or not attends:
-            kept = self.store.kept_pages
-            ballot = Ballot(context_tokens, self.vote_distance_tokens, words, kept)
-        asking = QuestionPass(
-            self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS, attends, words
-        )
-        logits = self._run(question[head:], asking, context_tokens + head)
-        if ballot is not None:
-            self.evidence = ballot.evidence(*self.request.votable, count)
-        if ballot is None or attends:
+        before = self.store.tail() if head else tail
+        if not self.request.rounds:
+            asking = UnvotedPass(self.method, words)
+            return self._run(question[head:], asking, before.length), AnswerPass(self.method)
+        ballot = self._ballot(context_tokens, words)
+        if self.words:
+            ballot.coverage = coverage(self.request.context_ids, self.words)
+        logits = self._ask(question[head:], ballot, before)
+        self._later_rounds(ballot, question[head:], before)
+        self.evidence = ballot.evidence(*self.request.votable, self.request.evidence_count)
+        if self.mode in ("dense", "attend"):
+            if ballot.later:
+                again = self._ballot(context_tokens, words)
+                logits = self._ask(question[head:], again, before)
+            self.method.pin(self._voted(ballot, voted_pages(self.budget_tokens) * PAGE_TOKENS))
             return logits, AnswerPass(self.method)
         if self.mode == "reread":
             return self._reread(ballot, question)
         self.store.rewind(tail)
-        pages = ballot.pages(*self.request.votable, self.budget_tokens)
+        pages = self._voted(ballot, self.budget_tokens)
         answering = AnswerPass(self.method, pages)
         return self._run(question, answering, context_tokens), answering
 
-    def _read_head(self, question: torch.Tensor) -> int:
+    def _ballot(self, context_tokens: int, words: tuple[int, int]) -> Ballot:
+        return Ballot(
+            context_tokens,
+            self.vote_distance_tokens,
+            words,
+            self.store.kept_pages,
+            self.request.prefix_tokens,
+        )
+
+    def _voted(self, ballot: Ballot, budget_tokens: int) -> torch.Tensor:
+        """The pages that won, int64 ascending, where the store is."""
+        return ballot.pages(*self.request.votable, budget_tokens).to(self.store.device)
+
+    def _ask(self, ids: torch.Tensor, ballot: Ballot, before: Tail) -> torch.Tensor:
+        """Run tokens of a question behind what `before` ends with; logits of the next token."""
+        self.store.rewind(before)
+        asking = QuestionPass(self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS)
+        return self._run(ids, asking, before.length)
+
+    def _later_rounds(self, ballot: Ballot, question: torch.Tensor, before: Tail) -> None:
+        """Let the best pages of a round vote in the next one, the question as their scaffold."""
+        ids, last, used = self.request.context_ids, ballot, set[int]()
+        first, end = self.request.votable
+        for _ in range(1, self.request.rounds):
+            order = [page for page in last.ranking(first, end) if page not in used]
+            pages = sorted(order[:ROUND_PAGES])
+            used.update(pages)
+            borders = [
+                (max(page * PAGE_TOKENS, first), min((page + 1) * PAGE_TOKENS, end))
+                for page in pages
+            ]
+            tokens = np.concatenate([ids[start:stop] for start, stop in borders])
+            last = self._ballot(ballot.context_tokens, (0, len(tokens)))
+            last.excluded, last.strongest = sorted(used), True
+            passages = torch.from_numpy(tokens.astype(np.int64))
+            self._ask(torch.cat((passages, question)), last, before)
+            ballot.later.append(last)
+
+    def read_head(self) -> Iterator[Progress]:
         """Read what a long question has before its last tokens as a document is read.
 
         Only so many tokens are selected for one by one and vote: a pasted page would take minutes.
-
-        Returns:
-            how many tokens of the question were read.
+        `start` does it where nobody did before, without telling how far it has come.
         """
+        if self._head is not None:
+            return
+        question = torch.tensor(self.request.question_ids)
         head = max(0, len(question) - MAX_VOTING_TOKENS)
-        base = self.store.length
-        reading = PrefillPass(self.method)
+        self.method.reset()
+        base, tail = self.store.length, self.store.tail()
+        reading, pace = PrefillPass(self.method), Pace(0, head)
         for start in range(0, head, HEAD_CHUNK_TOKENS):
-            part = question[start : min(start + HEAD_CHUNK_TOKENS, head)]
+            end = min(start + HEAD_CHUNK_TOKENS, head)
             step = StepInput(self.store, self.runner.tables, reading, base + start)
-            self.runner.forward(part, step)
-        return head
+            self.runner.forward(question[start:end], step)
+            pace.advance(end)
+            yield Progress("question", end, 0, head, pace.tokens_per_s, pace.eta_s)
+        self._head = (tail, head)
 
     def _resolve_mode(self, question_tokens: int) -> str:
         room = question_tokens + self.request.generation.max_new_tokens

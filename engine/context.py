@@ -17,6 +17,7 @@ from hipcli.engine.passes import PrefillPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.saving import Saved, damaged, not_saved, pruned
+from hipcli.engine.sessions.companion import read_companion, write_companion
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.kept import chosen_pages
 from hipcli.engine.sessions.session import Session
@@ -169,6 +170,9 @@ class ContextReader:
         saved.sessions.touch(session.folder)
         store = self._new_store(session.manifest.stored_tokens)
         session.map_into(store)
+        own = self.method.own_attention
+        if own is not None and own.keeps_state:
+            own.resume(store, read_companion(session.folder))
         if session.manifest.kept:
             yield pruned(session)
         return Context(store, self._info(session, reused=True), session.tokens_done)
@@ -208,6 +212,10 @@ class ContextReader:
         yield from self._name(saved, session)
         # A resumed prefill goes on at a border of chunks, so that it equals one run through.
         start = session.tokens_done // self.chunk_tokens * self.chunk_tokens
+        own = self.method.own_attention
+        if own is not None and own.keeps_state:
+            # What it would have to know of the first tokens is saved with the whole context only.
+            start = 0
         try:
             session.begin_at(start)
         except OSError as error:
@@ -222,6 +230,8 @@ class ContextReader:
             return Context(store, SessionInfo(), start, elapsed)
         try:
             store.flush()
+            if own is not None and own.keeps_state and store.companion is not None:
+                write_companion(session.folder, store.companion.tensors(), self.disk)
             session.remember_worth(page_worth(store).tolist())
             fewer = saved.prune(session) if saved.ratio < 1 else None
             if fewer is None:

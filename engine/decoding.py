@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from hipcli.engine.passes import AnswerPass, no_blocks
+from hipcli.engine.methods.base import no_blocks
+from hipcli.engine.passes import AnswerPass
 from hipcli.engine.rope import RopeTables
 from hipcli.engine.runner import Runner
 from hipcli.engine.sampler import Sampler
@@ -39,7 +40,7 @@ def generate(
         logits: fp32 [vocab_size] of the first token.
         max_new_tokens: how many.
     """
-    if store.backend != "cpu":
+    if store.backend != "cpu" and attention.graphs:
         yield from DeviceDecoder(runner, store, attention).tokens(logits, sampler, max_new_tokens)
         return
     for count in range(1, max_new_tokens + 1):

@@ -30,15 +30,32 @@ def fused_attention(
     positions = torch.arange(end, device=q.device)
     k = rope(k, positions, tables, backend=backend)
     q = rope(q, positions[start:], tables, backend=backend)
+    return causal_attention(q, k, v, step.softmax_scale)
+
+
+def causal_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softmax_scale: float
+) -> torch.Tensor:
+    """Attend the last T of n tokens to all tokens up to their own.
+
+    Args:
+        q: [T, num_heads, head_dim], rotated.
+        k, v: [n, num_kv_heads, head_dim], keys rotated.
+        softmax_scale: factor of q.k.
+
+    Returns:
+        [T, num_heads, head_dim].
+    """
     queries, keys, values = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
-    whole = start == 0
+    # A single query sees everything; that needs no mask.
+    alone, whole = len(q) == 1, len(q) == len(k)
     out = scaled_dot_product_attention(
         queries,
         keys,
         values,
-        attn_mask=None if whole else causal_lower_right(end - start, end),
-        is_causal=whole,
-        scale=step.softmax_scale,
+        attn_mask=None if alone or whole else causal_lower_right(len(q), len(k)),
+        is_causal=whole and not alone,
+        scale=softmax_scale,
         enable_gqa=queries.shape[1] != keys.shape[1],
     )
     return out[0].transpose(0, 1)

@@ -22,10 +22,11 @@ from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Event, Phase, Result, SessionInfo, Token
 from hipcli.engine.methods import make_config
 from hipcli.engine.models import ModelFolder, resolve
-from hipcli.engine.passages import SEPARATOR
+from hipcli.engine.passages import ROUND_PAGES, SEPARATOR
 from hipcli.engine.request import AskRequest
 from hipcli.engine.store.layout import PAGE_TOKENS
 from hipcli.engine.tokenizer import Tokenizer, load_tokenizer
+from hipcli.engine.word_match import Spelling, spellings
 
 
 @dataclass(slots=True)
@@ -126,6 +127,10 @@ class Engine:
             raise ValueError("requests that are asked together must be about the same context")
         started = time.perf_counter()
         yield Phase("load")
+        from hipcli.engine.preflight import check_memory
+
+        longest = max(len(request.context_ids) + _spare_tokens(request) for request in requests)
+        check_memory(self.config, self.folder, longest)
         self._load()
         from hipcli.engine.device import memory_errors
 
@@ -239,7 +244,14 @@ class Engine:
             vote_distance_tokens=self._loaded.vote_distance_tokens,
             separator_ids=self.tokenizer.encode(SEPARATOR).ids.tolist(),
             stop_ids=self.tokenizer.stop_ids,
+            words=self._words(request),
         )
+
+    def _words(self, request: AskRequest) -> list[tuple[Spelling, ...]]:
+        """The asker's own words as they may stand in the context."""
+        start, end = request.own_words
+        own = self.tokenizer.decode(request.question_ids[start:end])
+        return spellings(own, lambda text: self.tokenizer.encode(text).ids.tolist())
 
     def _result(
         self,
@@ -289,7 +301,8 @@ def _kept_unsaved(request: AskRequest) -> float:
 
 def _spare_tokens(request: AskRequest) -> int:
     """Room that a question and its answer need behind the context."""
-    return len(request.question_ids) + request.generation.max_new_tokens
+    passages = ROUND_PAGES * PAGE_TOKENS if request.rounds > 1 else 0
+    return len(request.question_ids) + max(request.generation.max_new_tokens, passages)
 
 
 def peak_rss_bytes() -> int:

@@ -7,11 +7,13 @@ import torch
 
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.device import GPU_DENSE_TOKENS, check_kv_dtype, chunk_tokens
-from hipcli.engine.errors import ModelError
+from hipcli.engine.errors import ModelError, UsageError
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.hip import HipMethod
+from hipcli.engine.methods.infini import InfiniMethod
 from hipcli.engine.models import ModelFolder, config_digest, load
+from hipcli.engine.models.gates import gates_digest, load_gates
 from hipcli.engine.models.loading import pick_device
 from hipcli.engine.runner import Runner
 from hipcli.engine.tokenizer import Tokenizer
@@ -26,6 +28,7 @@ class LoadedEngine:
         method: the attention method.
         identity: model, tokenizer, dtype, RoPE and method: whatever shapes keys and values
             besides the documents.
+        folder: of the model.
         dtype: of weights and KV, by name.
         device: where they are, by name.
         vote_distance_tokens: distance between query and keys while voting.
@@ -34,6 +37,7 @@ class LoadedEngine:
     runner: Runner
     method: Method
     identity: dict[str, Any]
+    folder: ModelFolder
     dtype: str
     device: str
     vote_distance_tokens: int
@@ -61,7 +65,7 @@ class LoadedEngine:
             torch.cuda.set_device(loaded.device)
         runner = Runner(loaded.model, config.kv_dtype)
         _check_kernels(runner, folder.name)
-        method = _method(config, runner)
+        method = _method(config, runner, folder)
         rope = getattr(loaded.config, "rope_parameters", None) or {}
         identity = {
             "model_name": folder.name,
@@ -75,11 +79,11 @@ class LoadedEngine:
         }
         # A query this far away is inside the trained window and beyond the reach of local heads.
         distance = min(1024, runner.trained_tokens // 2)
-        return cls(runner, method, identity, loaded.dtype, loaded.device, distance)
+        return cls(runner, method, identity, folder, loaded.dtype, loaded.device, distance)
 
     def with_method(self, config: EngineConfig) -> "LoadedEngine":
         """The same weights with the method that `config` names."""
-        method = _method(config, self.runner)
+        method = _method(config, self.runner, self.folder)
         identity = {**self.identity, "method": _method_record(config, method)}
         return replace(self, method=method, identity=identity)
 
@@ -91,17 +95,28 @@ class LoadedEngine:
         return chunk_tokens(runner.layout, runner.model.config, capacity_tokens, runner.device)
 
 
-def _method(config: EngineConfig, runner: Runner) -> Method:
+def _method(config: EngineConfig, runner: Runner, folder: ModelFolder) -> Method:
     method: Method = make_method(config.method, config.method_settings)
+    if runner.layout.quantised and not method.reads_fp8:
+        raise UsageError(
+            f"--method {config.method} does not attend keys and values in fp8",
+            "leave --kv-dtype at auto",
+        )
     if isinstance(method, HipMethod) and runner.device.type == "cuda":
         # Not a setting of its own: a session serves other devices too.
         method.dense_floor_tokens = min(runner.trained_tokens, GPU_DENSE_TOKENS)
+    if isinstance(method, InfiniMethod):
+        num_layers = runner.layout.num_layers
+        method.own_attention.gates = load_gates(folder.path, num_layers, runner.num_heads)
     return method
 
 
 def _method_record(config: EngineConfig, method: Method) -> dict[str, Any]:
     """The method as a session's identity has it."""
-    return {"name": config.method, **asdict(method.config)}
+    record = {"name": config.method, **asdict(method.config)}
+    if isinstance(method, InfiniMethod) and method.own_attention.gates is not None:
+        record["gates"] = gates_digest(method.own_attention.gates)
+    return record
 
 
 def _check_kernels(runner: Runner, name: str) -> None:

@@ -11,6 +11,9 @@ from hipcli.engine.methods.configs import PAGE_TOKENS
 TOKENS_BEFORE = 32
 TOKENS_BEHIND = 64
 
+# Pages whose tokens vote in the next round, where several rounds are asked for.
+ROUND_PAGES = 2
+
 MIN_REREAD_TOKENS = 320
 MAX_REREAD_TOKENS = 4096
 

@@ -31,6 +31,9 @@ class AskRequest:
             shared and reread. None means all behind the prefix.
         inputs: the documents, in order.
         answer: auto, attend, share or reread.
+        rounds: how often is voted: from the second time on the best passages vote too, for a
+            question whose answer takes several facts. 0, with "attend" alone, looks for no
+            passages and not at every key.
         evidence_count: how many pages with most votes the result names.
         generation: how the answer is generated.
         cache: where the context is saved.
@@ -44,6 +47,7 @@ class AskRequest:
     question_span: tuple[int, int] | None = None
     focus: tuple[int, int] | None = None
     answer: str = "auto"
+    rounds: int = 1
     evidence_count: int = 8
     generation: GenerationConfig = field(default_factory=GenerationConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
@@ -52,6 +56,8 @@ class AskRequest:
     def __post_init__(self) -> None:
         if self.answer not in ANSWER_MODES:
             raise ValueError(f"answer is {self.answer!r}; it must be one of {ANSWER_MODES}")
+        if self.rounds < (0 if self.answer == "attend" else 1):
+            raise ValueError(f"rounds is {self.rounds}; 0 is for attend, less for none")
         if len(self.context_ids) == 0 or not self.question_ids:
             raise ValueError("context_ids and question_ids must not be empty")
         start, end = self.own_words

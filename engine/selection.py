@@ -7,11 +7,42 @@ over a group's raw scores; here each head is handed to them as a query of its ow
 
 import torch
 
+from hipcli.engine.step import Step
 from hipcli.engine.store.pages import PAGE_TOKENS
+from hipcli.kernels.paging import gather_tokens
+from hipcli.kernels.rope import rope as rotate
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks
 from hipcli.kernels.types import PagedKV, PageIndex, RopeTables
+
+# Sorts behind every block.
+LAST_BLOCK = 2**31 - 64
+
+
+def voted_pages(budget_tokens: int) -> int:
+    """How many pages of a selection are the voted ones: half of it."""
+    return budget_tokens // 2 // PAGE_TOKENS
+
+
+def with_pages(blocks: torch.Tensor, pages: torch.Tensor, block_size_k: int) -> torch.Tensor:
+    """Selections and the same pages for all of them, in one list each.
+
+    Args:
+        blocks: int32 [N, num_kv_heads, n] in units of `block_size_k`, -1 for the unused tail; none
+            of them in `pages`.
+        pages: [m], -1 for those that are not to be attended.
+        block_size_k: tokens of a block, a part of a page.
+
+    Returns:
+        int32 [N, num_kv_heads, n + m * blocks of a page], ascending, -1 for the unused tail.
+    """
+    parts = PAGE_TOKENS // block_size_k
+    first = torch.where(pages < 0, LAST_BLOCK, pages * parts)[:, None]
+    given = (first + torch.arange(parts, device=blocks.device)).flatten().int()
+    given = given.clamp(max=LAST_BLOCK).expand(*blocks.shape[:2], -1)
+    found = torch.cat((torch.where(blocks < 0, LAST_BLOCK, blocks), given), dim=2).sort().values
+    return torch.where(found == LAST_BLOCK, -1, found).int().contiguous()
 
 
 def head_queries(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
@@ -48,6 +79,7 @@ def best_pages(
     sink_tokens: int,
     num_pages: int,
     softmax_scale: float,
+    excluded: torch.Tensor | None = None,
     *,
     backend: str,
 ) -> torch.Tensor:
@@ -62,6 +94,7 @@ def best_pages(
         sink_tokens: never selected.
         num_pages: most pages of a query and KV head.
         softmax_scale: factor of q.k.
+        excluded: int64 [m] pages that are not to be chosen.
         backend: of the kernels.
 
     Returns:
@@ -80,7 +113,10 @@ def best_pages(
         sink_tokens,
         backend=backend,
     )
-    return select_blocks(group_shares(scores, group, softmax_scale), num_pages, backend=backend)
+    shares = group_shares(scores, group, softmax_scale)
+    if excluded is not None:
+        shares[:, :, excluded] = -torch.inf
+    return select_blocks(shares, num_pages, backend=backend)
 
 
 def shared_pages(
@@ -168,3 +204,27 @@ def between(scores: torch.Tensor, sink_tokens: int, window_starts: torch.Tensor)
     page = torch.arange(scores.shape[-1], device=scores.device)
     inside = (page >= sink_tokens // PAGE_TOKENS) & (page < window_starts[:, None] // PAGE_TOKENS)
     return scores.masked_fill(~inside[:, None], -torch.inf)
+
+
+def best_score(
+    layer: int, q: torch.Tensor, step: Step, tokens: range, distance_tokens: int
+) -> torch.Tensor:
+    """The highest score that any of a few tokens gets.
+
+    Args:
+        q: [N, num_heads, head_dim], un-rotated.
+        tokens: of the store.
+        distance_tokens: distance between query and keys while scoring.
+
+    Returns:
+        fp32 [N, num_heads].
+    """
+    kv = step.store.kv[layer]
+    at = torch.arange(tokens.start, tokens.stop, device=q.device)
+    keys = gather_tokens(kv.k_pages, kv.page_table, at, kv.k_scales).float()
+    positions = torch.full((len(q),), distance_tokens, device=q.device)
+    tables = step.tables.first(distance_tokens + 1)
+    rows = rotate(q, positions, tables, backend=step.store.backend).float()
+    rows = rows.unflatten(1, (keys.shape[0], -1))
+    scores = torch.einsum("nhgd,hkd->nhgk", rows, keys) * step.softmax_scale
+    return scores.amax(-1).flatten(1)

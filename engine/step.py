@@ -55,7 +55,7 @@ class StepInput:
         attention: which keys the queries attend.
         start: position of the first token of the pass.
         softmax_scale: factor of q.k, filled in by the model's attention module.
-        keys_only: the pass ends once the last layer's keys and values are in the store.
+        keys_only: nobody reads what the last layer puts out.
     """
 
     store: KVStore
@@ -66,11 +66,14 @@ class StepInput:
     keys_only: bool = False
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store the keys and values of this pass's tokens, [T, num_kv_heads, head_dim].
+        """Store the keys and values of this pass's tokens, [T, num_kv_heads, head_dim]."""
+        self.store.append(layer, self.start, k, v)
+
+    def end_where_written(self, layer: int) -> None:
+        """For an attention that leaves nothing behind but its output.
 
         Raises:
-            KeysWritten: `keys_only`, and this was the last layer.
+            KeysWritten: `keys_only`, and this is the last layer, whose keys are in the store.
         """
-        self.store.append(layer, self.start, k, v)
         if self.keys_only and layer == self.store.layout.num_layers - 1:
             raise KeysWritten

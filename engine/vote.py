@@ -6,21 +6,26 @@ the maxima of the pages. Some pages draw attention whatever is asked: the first 
 contents, headings. The scaffold around the question ("Question:", the instruction, the turn
 markers) is the same for every question, so what its tokens attend is that common part. A token of
 the question votes with its share times how far, on a log scale, it exceeds the largest share that
-the same head gives for the scaffold. The votes of all tokens and heads are added.
+the same head gives for the scaffold. The votes of all tokens and heads are added, and a page that
+has the question's rare words counts more (`word_match.py`).
 
 Formula found by measurement (docs/log.md); a relative of the idea is REFORM (compress, gather,
 recompute; NeurIPS 2025).
 """
 
+import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from hipcli.engine.events import Evidence
 from hipcli.engine.store.pages import PAGE_TOKENS
+
+# Votes are multiplied by exp(this * coverage ** 2) of the question's words.
+WORDS_WEIGHT = 5.0
 
 
 @dataclass(slots=True)
@@ -33,16 +38,40 @@ class Ballot:
         own_words: which tokens of the pass are the asker's own words, [start, end).
         kept_pages: of a pruned context which of its pages are in the store, where they stand side
             by side; None for all. What is handed in are pages of the context either way.
+        first_token: keys before it are scaffold, which nobody votes for.
+        coverage: fp32 [num_pages of the context], which part of the question's words each page
+            has; None where words do not count.
+        excluded: pages that nobody votes for.
+        strongest: a page's votes are those of its strongest word instead of all words together:
+            of many words, as in a passage, most say nothing.
 
     Attributes:
-        votes: fp32 [num_pages], sum over heads and tokens so far; None before the first layer.
+        word_votes: fp32 [tokens of own_words, num_pages], sum over heads so far; None before the
+            first layer.
+        later: ballots of later rounds, whose pages take turns with this one's.
     """
 
     context_tokens: int
     distance_tokens: int
     own_words: tuple[int, int]
     kept_pages: np.ndarray | None = None
-    votes: torch.Tensor | None = None
+    first_token: int = 0
+    coverage: np.ndarray | None = None
+    excluded: Sequence[int] = ()
+    strongest: bool = False
+    word_votes: torch.Tensor | None = None
+    later: list["Ballot"] = field(default_factory=list)
+
+    @property
+    def first_page(self) -> int | None:
+        """Page of the store that has scaffold and text, if one has both."""
+        page, offset = divmod(self.first_token, PAGE_TOKENS)
+        if not offset or self.first_token >= self.context_tokens:
+            return None
+        if self.kept_pages is None:
+            return page
+        places = np.flatnonzero(self.kept_pages == page)
+        return int(places[0]) if len(places) else None
 
     def count(self, layer: int, page_max: torch.Tensor, lse: torch.Tensor) -> None:
         """Let the heads of one layer vote.
@@ -61,14 +90,53 @@ class Ballot:
         common = torch.full_like(words[:1], 1.0 / words.shape[-1])
         if scaffold.shape[0]:
             common += scaffold.amax(0, keepdim=True).exp()
-        votes = (words - common.log()).clamp_(min=0).mul_(words.exp()).sum(dim=(0, 1))
-        self.votes = votes if self.votes is None else self.votes + votes
+        votes = (words - common.log()).clamp_(min=0).mul_(words.exp()).sum(1)
+        self.word_votes = votes if self.word_votes is None else self.word_votes + votes
+
+    def votes(self) -> torch.Tensor:
+        """Votes of the words together, weighed by the words that stand on a page: fp32 [pages]."""
+        if self.word_votes is None:
+            raise ValueError("no layer has voted")
+        votes = self.word_votes.amax(0) if self.strongest else self.word_votes.sum(0)
+        if self.coverage is not None:
+            here = self.coverage if self.kept_pages is None else self.coverage[self.kept_pages]
+            weights = torch.from_numpy(here[: len(votes)]).to(votes.device)
+            votes = votes * (WORDS_WEIGHT * weights.square()).exp()
+        if len(self.excluded):
+            votes[torch.tensor(self._places(self.excluded), device=votes.device)] = 0
+        return votes
+
+    def leaders(self, count: int, low: int, high: int) -> torch.Tensor:
+        """Pages of the store with most votes so far and their right neighbours, int64 ascending.
+
+        Args:
+            count: how many at most.
+            low, high: they lie in [low, high).
+        """
+        votes = self.votes()
+        inside = votes[low:high]
+        best = inside.topk(min(-(-count // 2), len(inside))).indices + low
+        pages = torch.stack((best, best + 1), 1).flatten()[:count].unique()
+        return pages[pages < high]
+
+    def _places(self, pages: Iterable[int]) -> list[int]:
+        """Where pages of the context stand in the store; those that are not there are left out."""
+        if self.kept_pages is None:
+            return list(pages)
+        there = {int(page): place for place, page in enumerate(self.kept_pages)}
+        return [there[page] for page in pages if page in there]
 
     def ranking(self, first_token: int, end_token: int) -> list[int]:
-        """Pages from most votes to fewest, of those that hold some token of [first, end)."""
-        if self.votes is None:
-            raise ValueError("no layer has voted")
-        order: list[int] = self.votes.argsort(descending=True).tolist()
+        """Pages from most votes to fewest, of those that hold some token of [first, end).
+
+        Of several rounds the first pages come first, then the second ones, and so on.
+        """
+        rounds = [ballot._order(first_token, end_token) for ballot in (self, *self.later)]
+        turns = itertools.chain.from_iterable(zip(*rounds, strict=True))
+        return list(dict.fromkeys(turns))
+
+    def _order(self, first_token: int, end_token: int) -> list[int]:
+        order: list[int] = self.votes().argsort(descending=True).tolist()
         if self.kept_pages is not None:
             order = self.kept_pages[order].tolist()
         return [
@@ -78,10 +146,11 @@ class Ballot:
         ]
 
     def _by_page(self) -> Mapping[int, float]:
-        """Votes by page of the context, for those in the store."""
-        found = [] if self.votes is None else self.votes.tolist()
+        """Votes by page of the context over those of the best one, for those in the store."""
+        shares = [ballot.votes() for ballot in (self, *self.later)]
+        found = torch.stack([votes / votes.max().clamp(min=1e-30) for votes in shares]).amax(0)
         pages = range(len(found)) if self.kept_pages is None else self.kept_pages.tolist()
-        return dict(zip(pages, found, strict=True))
+        return dict(zip(pages, found.tolist(), strict=True))
 
     def pages(self, first_token: int, end_token: int, budget_tokens: int) -> torch.Tensor:
         """The winning pages, each with its right neighbour, int64 ascending, as the store counts.
@@ -110,7 +179,7 @@ class Ballot:
 
     def evidence(self, first_token: int, end_token: int, count: int) -> tuple[Evidence, ...]:
         """The `count` pages of [first, end) with most votes, best first, scores relative to it."""
-        if self.votes is None:
+        if self.word_votes is None or not count:
             return ()
         order = self.ranking(first_token, end_token)[:count]
         votes = self._by_page()

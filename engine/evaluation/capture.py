@@ -61,9 +61,21 @@ class Watch:
         if self.method.geometry.window_start(position) > 0:
             capture = self.captures.setdefault(layer, Capture())
             scores = true_scores(layer, q[-1:], step, position)
-            kept = attended(self.method.geometry, self.method.selected, position, step.store)
+            kept = self._kept(layer, position, step.store)
             self._count(capture, scores, kept, position)
         return out
+
+    def _kept(self, layer: int, position: int, store: KVStore) -> torch.Tensor:
+        """Which keys the last query attended: bool [num_kv_heads, position + 1]."""
+        method = self.method
+        if method.own_attention is None:
+            return attended(
+                method.geometry, method.selected, position, store, method.prefill_block_size_k
+            )
+        shape = (store.layout.num_kv_heads, position + 1)
+        kept = torch.zeros(shape, dtype=torch.bool, device=store.device)
+        kept[:, method.own_attention.attended(layer, store, position)] = True
+        return kept
 
     def _count(
         self, capture: Capture, scores: torch.Tensor, kept: torch.Tensor, position: int
@@ -97,21 +109,26 @@ def true_scores(layer: int, q: torch.Tensor, step: StepInput, position: int) -> 
 
 
 def attended(
-    geometry: Geometry, selected: torch.Tensor | None, position: int, store: KVStore
+    geometry: Geometry,
+    selected: torch.Tensor | None,
+    position: int,
+    store: KVStore,
+    block_size_k: int = PAGE_TOKENS,
 ) -> torch.Tensor:
     """Which keys a query attends: bool [num_kv_heads, position + 1].
 
     Args:
-        selected: pages of the last query block, int32 [num_q_blocks, num_kv_heads, n], or None.
+        selected: blocks of the last query block, int32 [num_q_blocks, num_kv_heads, n], or None.
+        block_size_k: tokens of a block.
     """
     heads = store.layout.num_kv_heads
     kept = torch.zeros(heads, position + 1, dtype=torch.bool, device=store.device)
     kept[:, : geometry.sink_tokens] = True
     kept[:, geometry.window_start(position) :] = True
     if selected is not None:
-        page = torch.arange(position + 1, device=store.device) // PAGE_TOKENS
-        pages = torch.zeros(heads, int(page[-1]) + 2, dtype=torch.bool, device=store.device)
-        # Unused places are -1: they mark the last page, which no key is in.
-        pages.scatter_(1, selected[-1].long() % pages.shape[1], True)
-        kept |= pages[:, page]
+        block = torch.arange(position + 1, device=store.device) // block_size_k
+        blocks = torch.zeros(heads, int(block[-1]) + 2, dtype=torch.bool, device=store.device)
+        # Unused places are -1: they mark the last block, which no key is in.
+        blocks.scatter_(1, selected[-1].long() % blocks.shape[1], True)
+        kept |= blocks[:, block]
     return kept

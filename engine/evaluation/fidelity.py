@@ -24,7 +24,7 @@ from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.runner import Runner
 from hipcli.engine.step import LayerAttention, StepInput
-from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, Tail
 
 # Tokens whose logits are held at once; a multiple of the page size.
 SLICE_TOKENS = 128
@@ -87,6 +87,7 @@ class _Reader:
     store: KVStore
     attention: LayerAttention
     watch: Watch | None = None
+    tail: Tail | None = None
     every: Distance = field(default_factory=Distance)
     sparse: Distance = field(default_factory=Distance)
     answering: Distance = field(default_factory=Distance)
@@ -120,13 +121,16 @@ class _Reader:
             ids: int64 [N], of the whole text, which has been read.
             dense: log-softmax fp32 [n, vocab_size] for the n tokens before the last one.
         """
-        last = len(ids) - 1
-        first = -(-(last - len(dense)) // PAGE_TOKENS) * PAGE_TOKENS
-        if first == 0:
+        last, first = len(ids) - 1, _answers_from(len(ids))
+        if first == 0 or self.tail is None:
             return
         dense = dense[first - last :]
         self.method.reset()
-        self.store.truncate(first)
+        self.store.rewind(self.tail)
+        between, start = ids[self.tail.length : first], self.tail.length
+        if len(between):
+            reading = PrefillPass(self.method)
+            runner.forward(between, StepInput(self.store, runner.tables, reading, start))
         answering = AnswerPass(self.method)
         targets = ids.to(runner.device)
         for row, position in enumerate(range(first, last)):
@@ -176,6 +180,8 @@ def measure(
         targets = ids[start + 1 : start + 1 + len(part)].to(runner.device)
         expected = reference.logits(runner, part, start)[: len(targets)]
         for reader in readers:
+            if start <= _answers_from(len(ids)) < start + len(part):
+                reader.tail = reader.store.tail()
             logits = reader.logits(runner, part, start)[: len(targets)]
             reader.compare(logits, expected, targets, start)
         kept = torch.cat((kept, expected)) if len(kept) else expected
@@ -214,6 +220,12 @@ def measure_text(
         raise DoesNotFitError("the text for --fidelity has less than two tokens")
     made = [(name, make_method(name, settings.get(name, {}))) for name in methods]
     yield from measure(engine.runner, made, torch.tensor(ids))
+
+
+def _answers_from(num_tokens: int) -> int:
+    """The border of a page from which a text of so many tokens runs once more, token by token."""
+    first = max(0, num_tokens - 1 - ANSWER_TOKENS)
+    return -(-first // PAGE_TOKENS) * PAGE_TOKENS
 
 
 def _mean(values: list[Any]) -> float | None:

@@ -20,7 +20,7 @@ BASELINES = {
 # The name of the haystack made of the user's files.
 FILES = "files"
 # Raised when the texts or questions of a seed change: older results are of other cells then.
-TEXTS_VERSION = 1
+TEXTS_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Plan:
         answers: answer modes of the attention methods.
         samples: texts per cell of the grid, each from a seed of its own.
         seed: of everything.
+        rounds: how often methods look for their evidence (`AskRequest.rounds`).
         keeps: parts of the context that methods answer from, 1 for all of it.
     """
 
@@ -47,6 +48,7 @@ class Plan:
     answers: tuple[str, ...]
     samples: int = 1
     seed: int = 0
+    rounds: int = 1
     keeps: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
@@ -111,6 +113,7 @@ class Subject:
         answer: answer mode asked for.
         kv_dtype: of keys and values, as it was asked for.
         keep: part of the context that is kept.
+        rounds: how often evidence is looked for.
     """
 
     model: str
@@ -119,6 +122,7 @@ class Subject:
     settings: dict[str, Any]
     answer: str
     keep: float = 1.0
+    rounds: int = 1
 
 
 def cell_key(
@@ -134,8 +138,8 @@ def key_of_row(row: dict[str, Any]) -> str:
     """The key of the cell that a row of the results belongs to; "" for a row of another kind."""
     try:
         text = Text(**{name: row[name] for name in Text.__slots__})
-        # Results from before contexts could be pruned.
-        whole = {"keep": 1.0, **row}
+        # Results from before contexts could be pruned, and evidence looked for again.
+        whole = {"keep": 1.0, "rounds": 1, **row}
         subject = Subject(**{name: whole[name] for name in Subject.__slots__})
         return cell_key(text, subject, row["haystack_digest"], row["texts_version"])
     except (KeyError, TypeError):

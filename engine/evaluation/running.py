@@ -151,7 +151,15 @@ class Evaluation:
     def _subjects(self, text: Text) -> list[Subject]:
         model, kv_dtype = self.engine.folder.name, self.engine.config.kv_dtype
         return [
-            Subject(model, kv_dtype, method, self._settings(method), answer, keep)
+            Subject(
+                model,
+                kv_dtype,
+                method,
+                self._settings(method),
+                answer,
+                keep,
+                1 if method in BASELINES else self.plan.rounds,
+            )
             for method, answer, keep in self.plan.settings()
             if method != "oracle" or TASKS[text.task].has_needles
         ]
@@ -191,7 +199,14 @@ class Evaluation:
         """An answer for each probe by the first subject, then by the second..."""
         placed = case.placed
         requests = [
-            self._request(placed.ids, placed.prefix_tokens, probe, subject.answer, subject.keep)
+            self._request(
+                placed.ids,
+                placed.prefix_tokens,
+                probe,
+                subject.answer,
+                CacheConfig(None, keep=subject.keep),
+                subject.rounds,
+            )
             for subject in subjects
             for probe in case.probes
         ]
@@ -216,7 +231,13 @@ class Evaluation:
         return results
 
     def _request(
-        self, ids: np.ndarray, prefix: int, probe: Probe, answer: str, keep: float = 1.0
+        self,
+        ids: np.ndarray,
+        prefix: int,
+        probe: Probe,
+        answer: str,
+        cache: CacheConfig,
+        rounds: int = 1,
     ) -> AskRequest:
         question, span = self.prompts.question(probe.question)
         return AskRequest(
@@ -227,7 +248,8 @@ class Evaluation:
             answer=answer,
             evidence_count=max(RANKS),
             generation=GenerationConfig(max_new_tokens=probe.max_new_tokens),
-            cache=CacheConfig(None, keep=keep),
+            cache=cache,
+            rounds=rounds,
         )
 
     def _baseline_answers(self, case: Case, baseline: str) -> list[Answer]:
@@ -249,7 +271,7 @@ class Evaluation:
                 budget_tokens=reread_budget_tokens(self.engine.trained_tokens),
             )
             found_s = time.perf_counter() - began
-            request = self._request(ids, placed.prefix_tokens, probe, "attend")
+            request = self._request(ids, placed.prefix_tokens, probe, "attend", CacheConfig(None))
             (result,) = self._run(self._engine(baseline), [request])
             read_tokens = len(ids) + result.question_tokens
             prefill_s = found_s + result.timings["prefill_s"]

@@ -55,8 +55,9 @@ def task_name(row: dict[str, Any]) -> str:
 
 def answer_name(row: dict[str, Any]) -> str:
     """The answer mode, and how much of the context it had if not all of it."""
-    keep = row.get("keep", 1.0)
-    return str(row["answer"]) if keep == 1 else f"{row['answer']}, {keep:g} kept"
+    keep, rounds = row.get("keep", 1.0), row.get("rounds", 1)
+    name = str(row["answer"]) if rounds == 1 else f"{row['answer']}, {rounds} rounds"
+    return name if keep == 1 else f"{name}, {keep:g} kept"
 
 
 def lines(rows: Iterable[dict[str, Any]]) -> list[Line]:

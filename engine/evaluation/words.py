@@ -28,7 +28,8 @@ NAMES = _words(
 )
 
 PLACES = ("kitchen", "garden", "office", "hallway", "bathroom", "bedroom", "garage", "attic")
-OBJECTS = ("football", "apple", "newspaper", "umbrella", "teapot")
+# Things that no haystack mentions: of one among many apples nobody could say where it is.
+OBJECTS = ("trombone", "microscope", "skateboard", "calculator", "hairdryer")
 
 VERBS = _words(
     """

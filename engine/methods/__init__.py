@@ -13,11 +13,20 @@ from hipcli.engine.errors import UsageError
 
 
 class MethodEntry(NamedTuple):
-    """A row of the table."""
+    """A row of the table.
+
+    Args:
+        summary: one line.
+        config, method: the classes, as "module:attribute".
+        source: where it was published.
+        cost: what a token pays for, besides the keys it attends.
+    """
 
     summary: str
     config: str
     method: str
+    source: str
+    cost: str
 
 
 METHODS: dict[str, MethodEntry] = {
@@ -25,16 +34,57 @@ METHODS: dict[str, MethodEntry] = {
         "hierarchical pruning per KV head, sinks and window, packed positions (default)",
         "hipcli.engine.methods.configs:HipConfig",
         "hipcli.engine.methods.hip:HipMethod",
+        "after InfiniteHiP, arXiv 2502.08910",
+        "bounds of all pages, then the keys of 256 pages; one question: all keys",
+    ),
+    "quest": MethodEntry(
+        "pages by the bound of their keys' box, per KV head, for every token",
+        "hipcli.engine.methods.configs:QuestConfig",
+        "hipcli.engine.methods.quest:QuestMethod",
+        "Quest, arXiv 2406.10774",
+        "bounds of all pages: 1/32 of the keys",
+    ),
+    "infllm": MethodEntry(
+        "blocks found by keys that received attention, for all heads; distant keys have no order",
+        "hipcli.engine.methods.configs:InfLLMConfig",
+        "hipcli.engine.methods.infllm:InfLLMMethod",
+        "InfLLM, arXiv 2402.04617",
+        "a vector of every block of 128 tokens and query head",
+    ),
+    "hip-paper": MethodEntry(
+        "three stages of halving over single keys, one list of blocks for all heads",
+        "hipcli.engine.methods.configs:HipPaperConfig",
+        "hipcli.engine.methods.hip_paper:HipPaperMethod",
+        "InfiniteHiP, arXiv 2502.08910",
+        "18 of every 256 keys per query head, then a constant number",
+    ),
+    "reattention": MethodEntry(
+        "spans around the keys that all heads vote for",
+        "hipcli.engine.methods.configs:ReAttentionConfig",
+        "hipcli.engine.methods.reattention:ReAttentionMethod",
+        "ReAttention (LongCache), arXiv 2407.15176",
+        "all keys, for every query and head",
+    ),
+    "infini": MethodEntry(
+        "segments, and a compressed memory of all before; needs a model trained with gates",
+        "hipcli.engine.methods.configs:InfiniConfig",
+        "hipcli.engine.methods.infini:InfiniMethod",
+        "Infini-attention, arXiv 2404.07143",
+        "a matrix per KV head",
     ),
     "window": MethodEntry(
-        "sinks and a window only (StreamingLLM)",
+        "sinks and a window only",
         "hipcli.engine.methods.configs:WindowConfig",
         "hipcli.engine.methods.window:WindowMethod",
+        "StreamingLLM, arXiv 2309.17453",
+        "nothing",
     ),
     "dense": MethodEntry(
         "every key at its true position; exact inside the trained window",
         "hipcli.engine.methods.configs:DenseConfig",
         "hipcli.engine.methods.dense:DenseMethod",
+        "Transformer, arXiv 1706.03762",
+        "all keys and values are attended",
     ),
 }
 

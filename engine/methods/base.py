@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import torch
 
-from hipcli.engine.step import Step, StepInput
-from hipcli.engine.store.pages import PAGE_TOKENS
+from hipcli.engine.step import LayerAttention, Step, StepInput
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +79,67 @@ class Schedule:
         return "keep"
 
 
+class OwnAttention(LayerAttention, Protocol):
+    """The attention of a method that attends by itself, whatever the pass.
+
+    Attributes:
+        keeps_state: it knows more of a context than its keys and values tell: the store's
+            `companion`, which a session saves.
+    """
+
+    @property
+    def keeps_state(self) -> bool:
+        """See the class."""
+
+    def resume(self, store: KVStore, tensors: dict[str, torch.Tensor]) -> None:
+        """Make the companion of a store again whose pages came from a session.
+
+        Args:
+            store: holds the whole context.
+            tensors: what `Companion.tensors` gave.
+
+        Raises:
+            DamagedSessionError: they do not belong to this context.
+        """
+
+    def attended(self, layer: int, store: KVStore, position: int) -> torch.Tensor:
+        """Which keys the last query attended, for who measures a method.
+
+        Args:
+            layer: which layer.
+            store: what it attended.
+            position: of the last query of the last pass.
+
+        Returns:
+            int64 [n], positions.
+        """
+
+
 class Method(Protocol):
     """An attention method.
 
     Attributes:
         block_size_k: tokens of a block, when queries are selected for one by one.
+        prefill_block_size_k: tokens of a block, when queries are selected for in blocks of 64.
         token_pages, token_blocks: candidate pages and blocks of one query and KV head; 0 for a
             method that selects nothing.
+        decode_graphs: its selection is nothing but operators that a CUDA graph can hold.
+        reads_fp8: it attends keys and values in fp8.
+        own_attention: for a method that attends by itself instead of naming blocks.
     """
 
     name: str
     config: Any
     block_size_k: int
+    prefill_block_size_k: int
     token_pages: int
     token_blocks: int
+    decode_graphs: bool
+    reads_fp8: bool
+
+    @property
+    def own_attention(self) -> OwnAttention | None:
+        """Attends with all queries, whatever the pass; None where the shared kernels attend."""
 
     @property
     def geometry(self) -> Geometry:
@@ -100,6 +147,10 @@ class Method(Protocol):
 
     def reset(self) -> None:
         """Forget what the last answer selected."""
+
+    def pin(self, pages: torch.Tensor) -> None:
+        """Let every token of this answer attend pages that were voted for, int64 [n] ascending;
+        they take the place of blocks of its own. `reset` forgets them."""
 
     def schedule(self) -> Schedule:
         """A new schedule for the decode steps of one answer."""
@@ -116,8 +167,24 @@ class Method(Protocol):
             step: the pass.
 
         Returns:
-            int32 [num_q_blocks, num_kv_heads, n] in units of a page, -1 for the unused tail, or
-            None for no selection.
+            int32 [num_q_blocks, num_kv_heads, n] in units of `prefill_block_size_k`, -1 for the
+            unused tail, or None for no selection.
+        """
+
+    def select_question(
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
+    ) -> torch.Tensor | None:
+        """Blocks for the tokens of a question, each with a list of its own.
+
+        Args:
+            layer: index of the layer.
+            q: [N, num_heads, head_dim], un-rotated.
+            window_starts: int32 [N], not all of them 0.
+            step: the pass.
+
+        Returns:
+            int32 [N, num_kv_heads, n] in units of `block_size_k`, -1 for the unused tail, or None
+            to leave the choice to exact scores of every key.
         """
 
     def choose_pages(
@@ -169,24 +236,53 @@ class Method(Protocol):
         """
 
 
-class Unselective:
+def no_blocks(num_queries: int, step: Step) -> torch.Tensor:
+    """The selection of a method that selects nothing: int32 [num_queries, num_kv_heads, 0]."""
+    shape = (num_queries, step.store.layout.num_kv_heads, 0)
+    return torch.empty(shape, dtype=torch.int32, device=step.store.device)
+
+
+class Kernels:
+    """The part of a method whose blocks are attended by the shared kernels."""
+
+    __slots__ = ()
+    prefill_block_size_k = PAGE_TOKENS
+    decode_graphs = True
+    reads_fp8 = True
+
+    @property
+    def own_attention(self) -> OwnAttention | None:
+        """The shared kernels attend."""
+        return None
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def pin(self, pages: torch.Tensor) -> None:
+        """What was voted for does not change what is attended."""
+
+    def schedule(self) -> Schedule:
+        """Everything is chosen anew for every token."""
+        return Schedule(1, 1)
+
+
+class Unselective(Kernels):
     """The part of a method that selects nothing."""
 
     __slots__ = ()
     token_pages = 0
     token_blocks = 0
 
-    def reset(self) -> None:
-        """Nothing to forget."""
-
-    def schedule(self) -> Schedule:
-        """There is never anything to choose."""
-        return Schedule(1, 1)
-
     def select_prefill(
         self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
     ) -> None:
         """No selection."""
+
+    def select_question(
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
+    ) -> torch.Tensor:
+        """No selection for questions either."""
+        return no_blocks(q.shape[0], step)
 
     def choose_pages(
         self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: Step
@@ -212,3 +308,12 @@ class Unselective:
 
     def select_token(self, layer: int, q: torch.Tensor, step: StepInput) -> None:
         """No selection."""
+
+
+class Own(Unselective):
+    """The part of a method that attends by itself: nobody asks it for blocks."""
+
+    __slots__ = ()
+    block_size_k = PAGE_TOKENS
+    decode_graphs = False
+    reads_fp8 = False

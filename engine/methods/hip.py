@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hipcli.engine.methods.base import Geometry, Schedule
+from hipcli.engine.methods.base import Geometry, Kernels, Schedule
 from hipcli.engine.methods.configs import HipConfig
-from hipcli.engine.selection import best_blocks, best_pages, shared_pages
+from hipcli.engine.selection import best_blocks, best_pages, shared_pages, with_pages
 from hipcli.engine.step import Step, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.score_pages import score_pages
@@ -39,7 +39,7 @@ class _LayerCache:
 
 
 @dataclass(slots=True)
-class HipMethod:
+class HipMethod(Kernels):
     """See the module. Holds the selections of one running answer; `reset` forgets them.
 
     Args:
@@ -52,6 +52,9 @@ class HipMethod:
     name: str = "hip"
     dense_floor_tokens: int = 0
     _cache: dict[int, _LayerCache] = field(default_factory=dict)
+    _pinned: torch.Tensor | None = None
+    # Those of them before the window of the step that chose last; -1 for the others.
+    _attended: torch.Tensor | None = None
 
     @property
     def geometry(self) -> Geometry:
@@ -77,6 +80,14 @@ class HipMethod:
     def reset(self) -> None:
         """Forget what the last answer selected."""
         self._cache.clear()
+        self._pinned = self._attended = None
+
+    def pin(self, pages: torch.Tensor) -> None:
+        """See `Method.pin`."""
+        first = self.config.sink_tokens // PAGE_TOKENS
+        pages = pages[pages >= first]
+        if len(pages):
+            self._pinned, self._attended = pages, torch.full_like(pages, -1)
 
     def schedule(self) -> Schedule:
         """See `Method.schedule`."""
@@ -104,10 +115,18 @@ class HipMethod:
         num_pages = config.prefill_budget_tokens // PAGE_TOKENS
         return select_blocks(scores, num_pages, backend=step.store.backend)
 
+    def select_question(
+        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
+    ) -> None:
+        """A question is short: every key is scored exactly for it."""
+
     def choose_pages(
         self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `Method.choose_pages`."""
+        if self._pinned is not None and self._attended is not None:
+            inside = self._pinned < window_starts[0] // PAGE_TOKENS
+            self._attended.copy_(self._pinned.masked_fill(~inside, -1))
         return best_pages(
             q,
             step.store.index[layer],
@@ -117,6 +136,7 @@ class HipMethod:
             self.config.sink_tokens,
             self.token_pages,
             step.softmax_scale,
+            self._pinned,
             backend=step.store.backend,
         )
 
@@ -125,17 +145,21 @@ class HipMethod:
     ) -> torch.Tensor:
         """See `Method.choose_blocks`."""
         step.store.check_keys(layer, pages)
-        return best_blocks(
+        pinned = 0 if self._attended is None else len(self._attended) * PAGE_TOKENS
+        blocks = best_blocks(
             q,
             step.store.kv[layer],
             pages,
             self._rope(step),
             self.config.query_distance_tokens,
             self.block_size_k,
-            self.token_blocks,
+            self.token_blocks - pinned // self.block_size_k,
             step.softmax_scale,
             backend=step.store.backend,
         )
+        if self._attended is None:
+            return blocks
+        return with_pages(blocks, self._attended, self.block_size_k)
 
     def select_unvoted(
         self,

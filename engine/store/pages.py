@@ -4,7 +4,6 @@ Where the pages lie is the business of a memory: `HostMemory` maps a session's f
 process, `DeviceMemory` keeps them on a GPU and copies to and from the files.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,13 @@ from hipcli.engine.store.layout import (
     num_pages,
 )
 from hipcli.engine.store.memory import DeviceMemory, HostMemory
+from hipcli.engine.store.tail import Companion, Tail
 from hipcli.kernels.page_index import update_page_index_
 from hipcli.kernels.paging import dequantise
 from hipcli.kernels.quantise_pages import quantise_pages_
 from hipcli.kernels.types import PagedKV, PageIndex
 
-__all__ = ["PAGE_TOKENS", "KVLayout", "KVStore", "layer_files", "num_pages"]
+__all__ = ["PAGE_TOKENS", "KVLayout", "KVStore", "Tail", "layer_files", "num_pages"]
 
 
 class CheckedIndex:
@@ -37,21 +37,6 @@ class CheckedIndex:
     def __getitem__(self, layer: int) -> PageIndex:
         self._memory.compare(SUMMARY, layer, None)
         return self._layers[layer]
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The end of a store at one moment.
-
-    Args:
-        length: tokens in it.
-        pages: per layer the last page, [2, num_kv_heads, page_size, head_dim].
-        scales: per layer those of the last page, None where pages are not quantised.
-    """
-
-    length: int
-    pages: list[torch.Tensor]
-    scales: list[torch.Tensor | None]
 
 
 class KVStore:
@@ -70,6 +55,7 @@ class KVStore:
         index: per layer the summaries of all full pages; asking for those of a layer raises
             DamagedSessionError when they are not what was written.
         length: tokens of which every layer has been written.
+        companion: what the method that reads keeps beside the pages; it makes it.
         kept_pages: of a pruned context which of its pages are here, int64 ascending; None for all.
             They stand side by side: only `Answerer` knows that something is missing.
     """
@@ -86,6 +72,7 @@ class KVStore:
         self.backend = backend
         self.device = torch.device(device)
         self.length = 0
+        self.companion: Companion | None = None
         self.kept_pages: np.ndarray | None = None
         capacity = num_pages(capacity_tokens)
         make = HostMemory if backend == "cpu" else DeviceMemory
@@ -315,13 +302,14 @@ class KVStore:
         """Forget tokens from `length` on; full pages written again are summarised again."""
         self.length = min(self.length, length)
 
-    def tail(self) -> "Tail":
+    def tail(self) -> Tail:
         """A copy of the last page of each layer, for `rewind`."""
         page = max(self.length - 1, 0) // PAGE_TOKENS
         scales = [None if scales is None else scales[page].clone() for scales in self.scales]
-        return Tail(self.length, [pages[page].clone() for pages in self.pages], scales)
+        companion = None if self.companion is None else self.companion.copy()
+        return Tail(self.length, [pages[page].clone() for pages in self.pages], scales, companion)
 
-    def rewind(self, tail: "Tail") -> None:
+    def rewind(self, tail: Tail) -> None:
         """Go back to the moment of `tail`: what was written since is forgotten.
 
         Unlike `truncate` it brings back the last page as it was: tokens that join a quantised page
@@ -333,6 +321,8 @@ class KVStore:
             mine = self.scales[layer]
             if mine is not None and scales is not None:
                 mine[page].copy_(scales)
+        # A copy: the same tail may be gone back to again.
+        self.companion = None if tail.companion is None else tail.companion.copy()
         self.truncate(tail.length)
 
 

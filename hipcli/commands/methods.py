@@ -1,4 +1,4 @@
-"""`hip methods`: the attention methods, with their settings and defaults."""
+"""`hip methods`: the attention methods, their sources, costs, settings and defaults."""
 
 import dataclasses
 import importlib
@@ -10,12 +10,13 @@ from hipcli.config.options import JSON, OUTPUT, TALK
 from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
 from hipcli.terminal import formatting
-from hipcli.terminal.output import show
+from hipcli.terminal.output import columns, show
 
 
 @takes(JSON, OUTPUT, TALK)
 def methods(context: typer.Context) -> int:
-    """List the attention methods, one line each, with their settings and defaults.
+    """List the attention methods: what each does, where it was published, what a token costs, and
+    its settings with their defaults.
 
     \b
     hip methods
@@ -25,17 +26,25 @@ def methods(context: typer.Context) -> int:
 
     settings = Settings.of(context)
     rows = [
-        {"name": name, "summary": entry[0], "settings": _defaults(entry[1])}
+        {
+            "name": name,
+            "summary": entry.summary,
+            "source": entry.source,
+            "cost": entry.cost,
+            "settings": _defaults(entry.config),
+        }
         for name, entry in METHODS.items()
     ]
-    text = formatting.table(("METHOD", "WHAT IT DOES", "SETTINGS"), map(_row, rows))
+    heads = ("METHOD", "WHAT IT DOES", "SOURCE", "BESIDES ATTENTION IT READS", "SETTINGS")
+    text = formatting.table(heads, map(_row, rows), width=columns(context.obj, settings))
     show(context.obj, settings, text, methods=rows)
     return 0
 
 
-def _row(entry: dict[str, Any]) -> tuple[str, str, str]:
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     shown = ", ".join(f"{name}={value}" for name, value in entry["settings"].items())
-    return entry["name"], entry["summary"], shown or "-"
+    what = (entry["name"], entry["summary"], entry["source"], entry["cost"])
+    return (*what, shown or "-")
 
 
 def _defaults(config_path: str) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`hip models`: what can answer, and fetching it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,22 +80,8 @@ def show(context: typer.Context, name: Name = None) -> int:
         "kv_bytes_of_trained_tokens": context_bytes,
         "fits": fits_disk(context_bytes, settings.cache_root),
     }
-    show_result(context.obj, settings, "".join(_lines(document)), model=document)
+    show_result(context.obj, settings, formatting.facts(document), model=document)
     return 0
-
-
-def _lines(document: dict[str, Any]) -> Iterator[str]:
-    """A model for people, one fact a line."""
-    for key, value in document.items():
-        if value is None:
-            shown = "unknown"
-        elif isinstance(value, bool):
-            shown = "yes" if value else "no"
-        elif "bytes" in key:
-            shown = formatting.size(value)
-        else:
-            shown = formatting.count(value) if isinstance(value, int) else str(value)
-        yield formatting.one_line(f"{key}: {shown}") + "\n"
 
 
 @takes(MODELS_DIR, CACHE, JSON, OUTPUT, PROGRESS, TALK)

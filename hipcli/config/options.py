@@ -74,6 +74,20 @@ MACHINE = (
         choices=KV_DTYPES,
     ),
     Option(
+        "gpu_memory",
+        str,
+        None,
+        "Refuse what needs more GPU memory than this for weights, keys and values, as in 24GiB.",
+        metavar="SIZE",
+    ),
+    Option(
+        "host_memory",
+        str,
+        None,
+        "The same for the main memory where the model runs on the processor.",
+        metavar="SIZE",
+    ),
+    Option(
         "context_limit",
         int,
         None,
@@ -133,6 +147,16 @@ ANSWER = (
         "How the answer is found: attend to the whole context, share its voted "
         "passages, reread them, or let hip choose.",
         choices=ANSWER_MODES,
+    ),
+    Option(
+        "rounds",
+        int,
+        1,
+        "How often the passages of an answer are looked for: from the second time on by what the "
+        "best ones name, for questions that take several facts. 0, with --answer attend, looks for "
+        "none and starts soonest.",
+        minimum=0,
+        metavar="N",
     ),
     Option("cite", bool, False, "After the answer, list the passages it rests on."),
     Option("system", str, None, "System prompt.", metavar="TEXT"),

@@ -5,7 +5,6 @@ No error is caught here for good; `app.py` turns what escapes into an exit code.
 
 import time
 from contextlib import suppress
-from typing import Any
 
 from hipcli.config.arguments import Asked
 from hipcli.config.settings import Settings
@@ -32,6 +31,9 @@ class Run:
         command: its name, for the first JSON event.
     """
 
+    # What is left of a run that is interrupted once everything is read.
+    _all_read = 'what was read is saved; hip ask --resume "QUESTION" asks about it'
+
     def __init__(self, console: Console, settings: Settings, sink: Sink, command: str) -> None:
         self._console = console
         self._settings = settings
@@ -40,6 +42,7 @@ class Run:
         self._report = Report(sink, settings.output_format, settings.values["cite"])
         self._warnings: list[dict[str, str]] = []
         self._started_s = time.perf_counter()
+        self._reading: Progress | None = None
 
     def run(self) -> int:
         """Does the work, and returns the exit code."""
@@ -51,13 +54,26 @@ class Run:
             self._report.start(self._command, __version__)
             try:
                 return self._work(view)
-            except BaseException:
+            except BaseException as error:
                 view.stop()
                 self._report.abandon()
+                if isinstance(error, KeyboardInterrupt):
+                    console.kept = self._kept_in_words()
                 raise
 
     def _work(self, view: ProgressView) -> int:
         raise NotImplementedError
+
+    def _kept_in_words(self) -> str:
+        """What an interrupted run leaves behind, and how to go on; empty if there is nothing."""
+        reading, values = self._reading, self._settings.values
+        if reading is None or not reading.kv_disk_bytes or values["no_cache"]:
+            return ""
+        if reading.done_tokens == reading.total_tokens:
+            return self._all_read
+        again = "the same command" + (" without --refresh" if values["refresh"] else "")
+        done = f"{count(reading.done_tokens)} of {count(reading.total_tokens)} tokens"
+        return f"{done} are kept; {again} goes on from there"
 
     def _show(self, event: Event, view: ProgressView) -> None:
         if isinstance(event, Token):
@@ -70,6 +86,7 @@ class Run:
     def _show_work(self, event: Event, view: ProgressView) -> None:
         """Shows what is no part of an answer."""
         if isinstance(event, Progress):
+            self._reading = event if event.phase == "prefill" else self._reading
             view.advance(event)
             self._report.progress(event)
         elif isinstance(event, Phase):
@@ -116,16 +133,9 @@ class AskRun(Run):
                 if not key:
                     self._refuse_lone_key()
                 inquiry.open_session(key or None, view, [question])
-            # Passages that nobody sees are not looked for where that is work of its own.
-            unseen: dict[str, Any] = {} if self._shows_passages else {"evidence_count": 0}
-            events = inquiry.ask(question, turns=inquiry.turns, **unseen)
+            events = inquiry.ask(question, turns=inquiry.turns)
             result = shown(events, lambda event: self._show(event, view))
             return self._finish(result, inquiry, view)
-
-    @property
-    def _shows_passages(self) -> bool:
-        formatted = self._settings.output_format != "text"
-        return formatted or bool(self._settings.values["cite"]) or self._page is not None
 
     def _refuse_lone_key(self) -> None:
         """`hip ask --resume ID` lacks its question; the id must not be taken for one."""

@@ -87,6 +87,7 @@ class EvalRun:
             answers=_words(values["answer"], "answer"),
             samples=values["samples"],
             seed=values["seed"],
+            rounds=values["rounds"],
             # The price of leaving pages out is the distance from what all of them give.
             keeps=tuple(dict.fromkeys((1.0, *map(_ratio, _words(values["keep"], "keep"))))),
         )
@@ -246,7 +247,7 @@ def _words(text: str, name: str) -> tuple[str, ...]:
 def _tokens(word: str) -> int:
     """Tokens in a length such as 4096, 8k or 1m."""
     try:
-        return parse_size(word)
+        return parse_size(word, "--lengths")
     except UsageError as error:
         raise UsageError(
             f"--lengths: {word!r} is no length", "write it as 4096, 8k or 1m"

@@ -18,7 +18,7 @@ from hipcli.config.settings import Settings
 from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.events import Event, Result
 from hipcli.runs import opening, stale
-from hipcli.runs.checks import check_settings
+from hipcli.runs.checks import check_settings, require_session
 from hipcli.runs.conversation import Turn, as_record, keep, turns_of
 from hipcli.runs.material import (
     Material,
@@ -123,7 +123,10 @@ class Inquiry:
         """
         opening.require_model(self.settings.engine_config())
         self._folders = stale.folders_of(sources.names)
-        self._open_corpus(self._read(sources, view), view, questions)
+        corpus = self._read(sources, view)
+        if self._cache.cached_only:
+            require_session(self.settings.cache_root, corpus)
+        self._open_corpus(corpus, view, questions)
 
     def open_session(
         self, key: str | None, view: ProgressView, questions: Sequence[str] = ()
@@ -228,6 +231,7 @@ class Inquiry:
             "question_ids": ids,
             "question_span": question_range(question, tokenizer, turns=turns),
             "answer": values["answer"],
+            "rounds": values["rounds"],
             "generation": generation,
             "cache": self._cache,
             "extra": material.as_record({name: values[name] for name in _KEPT_SETTINGS})
@@ -250,12 +254,9 @@ class Inquiry:
     def grounds(self, question: str, result: Result) -> Grounds:
         """Where the answer to `question` comes from, looked up in the documents."""
         # It searches with numpy; a command that asks nothing does not wait for that.
-        from hipcli.citing.citations import find_citations
+        from hipcli.citing.grounding import find_grounds
 
-        findings = self.findings(result)
-        context = self.material.context
-        citations = find_citations(question, result.answer, context, findings)
-        return Grounds(tuple(findings), tuple(citations))
+        return find_grounds(question, result.answer, self.material.context, self.findings(result))
 
     def document(
         self,

@@ -60,7 +60,8 @@ def test_prefill_is_the_cpus(host: Runner, device: Runner, name: str) -> None:
     expected = prefill_logits(host, METHODS[name](), ids, 192)
     for chunk in (192, 100):
         logits = prefill_logits(device, METHODS[name](), ids, chunk)
-        if chunk == 192 or name != "hip":
+        # Off the grid of pages what is selected depends on the chunk.
+        if chunk == 192 or name in ("window", "dense"):
             torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -4,15 +4,36 @@ import pytest
 import torch
 
 from hipcli.engine.methods.base import Geometry
-from hipcli.engine.methods.configs import HipConfig, WindowConfig
+from hipcli.engine.methods.configs import (
+    HipConfig,
+    HipPaperConfig,
+    InfiniConfig,
+    InfLLMConfig,
+    QuestConfig,
+    ReAttentionConfig,
+    WindowConfig,
+)
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
+from hipcli.engine.methods.hip_paper import HipPaperMethod
+from hipcli.engine.methods.infini import InfiniMethod
+from hipcli.engine.methods.infllm import InfLLMMethod
+from hipcli.engine.methods.quest import QuestMethod
+from hipcli.engine.methods.reattention import ReAttentionMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.passes import PrefillPass
 from hipcli.engine.runner import Runner
 from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVStore
 from tests.engine.tiny import decode_logits, prefill_logits, random_ids, stock_logits, tiny_model
+
+
+def infini() -> InfiniMethod:
+    """With gates of all kinds, none of them trained."""
+    method = InfiniMethod(InfiniConfig(segment_tokens=128))
+    method.own_attention.gates = torch.linspace(-3, 3, 18).view(3, 6)
+    return method
+
 
 SPARSE = {
     "hip": lambda: HipMethod(
@@ -26,8 +47,40 @@ SPARSE = {
             query_distance_tokens=200,
         )
     ),
+    "quest": lambda: QuestMethod(
+        QuestConfig(sink_tokens=64, window_tokens=128, budget_tokens=128, query_distance_tokens=200)
+    ),
+    "infllm": lambda: InfLLMMethod(
+        InfLLMConfig(
+            sink_tokens=64,
+            window_tokens=128,
+            budget_tokens=128,
+            block_tokens=64,
+            query_block_tokens=64,
+        )
+    ),
+    "hip-paper": lambda: HipPaperMethod(
+        HipPaperConfig(
+            sink_tokens=64,
+            window_tokens=128,
+            budget_tokens=64,
+            first_layers=1,
+            chunk_tokens=64,
+            middle_chunk_tokens=16,
+            first_kept_tokens=256,
+            second_kept_tokens=128,
+        )
+    ),
+    "reattention": lambda: ReAttentionMethod(
+        ReAttentionConfig(
+            sink_tokens=64, window_tokens=128, budget_tokens=128, query_block_tokens=64
+        )
+    ),
+    "infini": infini,
     "window": lambda: WindowMethod(WindowConfig(sink_tokens=64, window_tokens=128)),
 }
+# Until here every query attends everything at true distances.
+DENSE_TOKENS = {"infllm": 128}
 LENGTH = 900
 
 
@@ -45,13 +98,14 @@ def test_sparse_differs_from_dense(runner: Runner, name: str) -> None:
     assert (dense[-64:] - sparse[-64:]).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("name", sorted(SPARSE.keys() - {"infini"}))
 def test_dense_where_everything_fits(runner: Runner, name: str) -> None:
     """Until sinks, window and budget are exceeded, the output is dense attention's."""
     ids = random_ids(LENGTH)
     dense = prefill_logits(runner, DenseMethod(), ids, 128)
     sparse = prefill_logits(runner, SPARSE[name](), ids, 128)
-    torch.testing.assert_close(sparse[:192], dense[:192], rtol=1e-4, atol=1e-4)
+    first = DENSE_TOKENS.get(name, 192)
+    torch.testing.assert_close(sparse[:first], dense[:first], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", SPARSE)
@@ -63,11 +117,12 @@ def test_chunked_prefill_equals_one_shot(runner: Runner, name: str, chunk: int) 
     torch.testing.assert_close(chunked, whole, rtol=1e-4, atol=1e-4)
 
 
-def test_window_decode_equals_prefill(runner: Runner) -> None:
-    """A window's keys do not depend on how many queries run together."""
+@pytest.mark.parametrize("name", ["window", "infini"])
+def test_decode_equals_prefill(runner: Runner, name: str) -> None:
+    """Where what is attended does not depend on how many queries run together."""
     ids = random_ids(500)
-    whole = prefill_logits(runner, SPARSE["window"](), ids, 500)
-    decoded = decode_logits(runner, SPARSE["window"](), ids, prompt=400)
+    whole = prefill_logits(runner, SPARSE[name](), ids, 500)
+    decoded = decode_logits(runner, SPARSE[name](), ids, prompt=400)
     torch.testing.assert_close(decoded, whole[400:], rtol=1e-4, atol=1e-4)
 
 

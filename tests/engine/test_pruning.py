@@ -211,9 +211,14 @@ def test_the_record_of_a_grown_context_is_made_anew(runner: Runner, tmp_path: Pa
     np.testing.assert_allclose(records[0], records[1], rtol=1e-4, atol=1e-4)
 
 
-def test_attend_without_a_vote_says_the_same(runner: Runner) -> None:
-    voted, checked, _ = ask(runner, asked(None, 1.0, "attend"))
-    plain = dataclasses.replace(asked(None, 1.0, "attend"), evidence_count=0)
+def test_attend_without_rounds_looks_for_no_passages(runner: Runner) -> None:
+    plain = dataclasses.replace(asked(None, 1.0, "attend"), rounds=0)
     tokens, without, _ = ask(runner, plain)
-    assert tokens == voted
-    assert checked.answerer.evidence and not without.answerer.evidence
+    assert len(tokens) == plain.generation.max_new_tokens
+    assert not without.answerer.evidence
+
+
+@pytest.mark.parametrize("mode", ["auto", "share", "reread"])
+def test_only_attend_goes_without_rounds(mode: str) -> None:
+    with pytest.raises(ValueError, match="rounds"):
+        dataclasses.replace(asked(None, 1.0, mode), rounds=0)

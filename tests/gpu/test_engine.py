@@ -10,9 +10,10 @@ import torch
 
 from hipcli.engine.answering import Answerer
 from hipcli.engine.decoding import DeviceDecoder, generate
-from hipcli.engine.methods.configs import HipConfig, WindowConfig
+from hipcli.engine.methods.configs import HipConfig, QuestConfig, WindowConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
+from hipcli.engine.methods.quest import QuestMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.runner import Runner
@@ -43,6 +44,7 @@ COVERING = HipConfig(
 METHODS = {
     "dense": DenseMethod,
     "hip": lambda: HipMethod(SMALL),
+    "quest": lambda: QuestMethod(QuestConfig(64, 128, 128, 200)),
     "window": lambda: WindowMethod(WindowConfig(sink_tokens=64, window_tokens=128)),
 }
 
@@ -79,7 +81,7 @@ def test_bf16_is_as_close_as_stock_bf16(method, chunk) -> None:
     assert relative(logits, exact) < 1.5 * stock
 
 
-@pytest.mark.parametrize("name", ["hip", "window"])
+@pytest.mark.parametrize("name", ["hip", "quest", "window"])
 def test_sparse_fp32_equals_the_cpu_engine(name) -> None:
     host, gpu = runners(torch.float32)
     ids = random_ids(LENGTH)

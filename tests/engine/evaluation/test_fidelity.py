@@ -13,7 +13,7 @@ from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.runner import Runner
-from tests.engine.test_method_laws import rotate
+from tests.engine.test_method_laws import SPARSE, rotate
 from tests.engine.tiny import decode_logits, prefill_logits, random_ids, tiny_model
 
 LENGTH = 5 * SLICE_TOKENS + 70
@@ -87,7 +87,7 @@ def test_distances_equal_the_definition(runner: Runner, make) -> None:
     assert 0 < found["mass"] < 1
 
 
-@pytest.mark.parametrize("make", [window, lambda: small_hip(128)])
+@pytest.mark.parametrize("make", [window, lambda: small_hip(128), SPARSE["infllm"]])
 def test_answering_equals_the_definition(runner: Runner, make) -> None:
     ids = random_ids(LENGTH)
     # The first border of a page within the last tokens that have a successor.
@@ -146,3 +146,10 @@ def test_more_budget_captures_more(runner: Runner) -> None:
     assert bare["mass"] < little["mass"] < much["mass"] < 1
     assert 0 < little["top_keys"] < much["top_keys"] <= 1
     assert len(much["layers"]) == runner.layout.num_layers
+
+
+@pytest.mark.parametrize("name", ["infllm", "reattention", "infini"])
+def test_methods_that_attend_by_themselves_are_measured_too(runner: Runner, name: str) -> None:
+    found = report(runner, SPARSE[name]())
+    assert len(found["layers"]) == runner.layout.num_layers
+    assert 0 < found["mass"] < 1 and 0 <= found["top_keys"] < 1

@@ -1,0 +1,218 @@
+"""Votes for pages: who may be voted for, what words add, and what a second round finds."""
+
+import numpy as np
+import pytest
+import torch
+
+from hipcli.engine.config import CacheConfig
+from hipcli.engine.context import Context, ContextReader
+from hipcli.engine.passes import QuestionPass
+from hipcli.engine.runner import Runner
+from hipcli.engine.selection import voted_pages, with_pages
+from hipcli.engine.step import StepInput
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
+from hipcli.engine.vote import Ballot
+from hipcli.engine.word_match import MAX_WORDS, coverage, spellings
+from tests.engine.test_sessions import (
+    CHUNK,
+    CONTEXT_TOKENS,
+    IDENTITY,
+    answerer_of,
+    method,
+    request,
+)
+from tests.engine.tiny import tiny_model
+
+PAGES = 6
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return Runner(tiny_model("llama"))
+
+
+def ballot(**fields) -> Ballot:
+    usual = {"context_tokens": PAGES * PAGE_TOKENS, "distance_tokens": 8, "own_words": (0, 1)}
+    return Ballot(**(usual | fields))
+
+
+def scores(*rows: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Page maxima of one head, a row a token, and their log-sum-exp."""
+    page_max = torch.tensor(rows).unsqueeze(1)
+    return page_max, torch.logsumexp(page_max, -1)
+
+
+def letters(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+def context(*pages: str) -> np.ndarray:
+    return np.array(letters("".join(page.ljust(PAGE_TOKENS, ".") for page in pages)), np.int32)
+
+
+def test_a_word_votes_by_share_times_lift_over_the_scaffold() -> None:
+    votes = ballot()
+    page_max, lse = scores([0, 0, 3, 0, 0, 0], [0, 0, 0, 0, 2, 0])
+    votes.count(0, page_max, lse)
+    share = (page_max - lse.unsqueeze(-1)).exp()[:, 0]
+    lift = (share[0].log() - (1 / PAGES + share[1]).log()).clamp(min=0)
+    torch.testing.assert_close(votes.votes(), share[0] * lift)
+    assert votes.ranking(0, PAGES * PAGE_TOKENS)[0] == 2
+
+
+def test_what_the_scaffold_attends_as_well_gets_no_votes() -> None:
+    votes = ballot()
+    votes.count(0, *scores([0, 3, 2, 0, 0, 0], [0, 3, 0, 0, 0, 0]))
+    assert votes.ranking(0, PAGES * PAGE_TOKENS)[0] == 2
+
+
+def test_excluded_pages_get_no_votes() -> None:
+    votes = ballot(excluded=(2,))
+    votes.count(0, *scores([0, 0, 3, 0, 2, 0]))
+    assert votes.votes()[2] == 0
+    assert votes.ranking(0, PAGES * PAGE_TOKENS)[0] == 4
+
+
+def test_the_strongest_word_counts_where_there_are_many() -> None:
+    page_max, lse = scores(*[[0, 1.5, 0, 0, 0, 0]] * 3, [0, 0, 0, 3, 0, 0])
+    together, strongest = ballot(own_words=(0, 4)), ballot(own_words=(0, 4), strongest=True)
+    for votes in (together, strongest):
+        votes.count(0, page_max, lse)
+    assert together.ranking(0, PAGES * PAGE_TOKENS)[0] == 1
+    assert strongest.ranking(0, PAGES * PAGE_TOKENS)[0] == 3
+
+
+def test_rounds_take_turns() -> None:
+    first, second = ballot(), ballot()
+    first.count(0, *scores([0, 5, 4.8, 4.6, 0, 0]))
+    second.count(0, *scores([0, 0, 5, 0, 4.6, 4.8]))
+    first.later.append(second)
+    order = first.ranking(0, PAGES * PAGE_TOKENS)
+    assert order[:4] == [1, 2, 5, 3]
+    assert sorted(order) == list(range(PAGES))
+    evidence = first.evidence(0, PAGES * PAGE_TOKENS, 4)
+    assert [passage.start_token // PAGE_TOKENS for passage in evidence] == order[:4]
+
+
+def test_votes_of_a_pruned_context_name_pages_of_the_whole_one() -> None:
+    kept = np.array([0, 3, 9])
+    votes = ballot(context_tokens=3 * PAGE_TOKENS, kept_pages=kept, coverage=np.zeros(10, "f4"))
+    votes.count(0, *scores([0, 3.9, 4]))
+    assert votes.ranking(0, 10 * PAGE_TOKENS)[:2] == [9, 3]
+    assert votes.pages(0, 10 * PAGE_TOKENS, PAGE_TOKENS).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("first_token", "kept", "page"),
+    [
+        (0, None, None),
+        (64, None, None),
+        (70, None, 1),
+        (9, np.array([0, 3]), 0),
+        (70, np.array([0, 3]), None),
+    ],
+)
+def test_the_page_with_scaffold_and_text(first_token, kept, page) -> None:
+    assert ballot(first_token=first_token, kept_pages=kept).first_page == page
+
+
+def test_words_raise_a_page_that_the_heads_put_second() -> None:
+    words = np.array([0, 0, 0.2, 0, 0.9, 0], dtype=np.float32)
+    page_max, lse = scores([0, 0, 3, 0, 2.5, 0])
+    plain, weighed = ballot(), ballot(coverage=words)
+    for votes in (plain, weighed):
+        votes.count(0, page_max, lse)
+    assert plain.ranking(0, PAGES * PAGE_TOKENS)[0] == 2
+    assert weighed.ranking(0, PAGES * PAGE_TOKENS)[0] == 4
+
+
+def test_coverage_counts_rare_words_more() -> None:
+    ids = context("the red harbor", "the boat", "the sea", "a harbour", "the end")
+    found = coverage(ids, spellings("the harbor", letters))
+    assert found.argmax() == 0
+    assert found[0] == pytest.approx(1)
+    assert 0 < found[1] < 0.5
+    assert found[3] < 0.1
+
+
+def test_absent_words_leave_little_to_the_others() -> None:
+    ids = context("who is there", "nobody", "who knows", "a boat")
+    found = coverage(ids, spellings("who repairs footwear", letters))
+    assert found.max() < 0.3
+
+
+def test_words_are_found_in_other_letters_and_next_to_a_border() -> None:
+    ids = context("x" * 60 + "Har", "bor", "...", "...", "...")
+    assert coverage(ids[:-1], spellings("harbor", letters)).tolist() == [0, 0, 0, 0, 0]
+    whole = np.array(letters("." * 60 + "HARBOR" + "." * 200), np.int32)
+    found = coverage(whole, spellings("harbor", letters))
+    assert found[:2].tolist() == [1, 1]
+    assert found[3] < 0.1
+
+
+@pytest.mark.parametrize("question", ["", "?!", " \n"])
+def test_a_question_without_words_covers_nothing(question: str) -> None:
+    assert not coverage(context("text"), spellings(question, letters)).any()
+
+
+def test_a_long_question_counts_its_first_words() -> None:
+    words = spellings(" ".join(f"w{number}" for number in range(500)), letters)
+    assert len(words) == MAX_WORDS
+
+
+def test_given_pages_join_selected_blocks() -> None:
+    blocks = torch.tensor([[[3, 12, -1], [1, 20, 30]]], dtype=torch.int32)
+    joined = with_pages(blocks, torch.tensor([4, -1]), 32)
+    assert joined.tolist() == [[[3, 8, 9, 12, -1, -1, -1], [1, 8, 9, 20, 30, -1, -1]]]
+
+
+class Shown(Ballot):
+    """A ballot that keeps what it is given."""
+
+    def count(self, layer: int, page_max: torch.Tensor, lse: torch.Tensor) -> None:
+        self.__dict__.setdefault("seen", []).append(page_max.clone())
+        super().count(layer, page_max, lse)
+
+
+def test_scaffold_keys_of_a_mixed_page_are_not_voted_for(runner: Runner) -> None:
+    """Of a page that begins with scaffold only the keys behind it count, and they all do."""
+    store = stored(runner, request(None, cache=CacheConfig(None)))
+    seen = {}
+    for first_token in (0, 40):
+        votes = Shown(CONTEXT_TOKENS, 16, (0, 5), first_token=first_token)
+        tail = store.tail()
+        step = StepInput(store, runner.tables, QuestionPass(method(), votes, 128, 16), store.length)
+        runner.logits(torch.arange(5), step)
+        store.rewind(tail)
+        seen[first_token] = votes.seen[0]
+    whole, behind = seen[0], seen[40]
+    torch.testing.assert_close(whole[:, :, 1:], behind[:, :, 1:])
+    assert (behind[:, :, 0] <= whole[:, :, 0] + 1e-5).all()
+    lower = behind[:, :, 0] < whole[:, :, 0] - 1e-5
+    assert lower.any()
+    assert not lower.all()
+
+
+def stored(runner: Runner, ask) -> KVStore:
+    """The context in a store with room for passages that vote."""
+    reader = ContextReader(runner, method(), ask, IDENTITY, CHUNK, 256)
+    stream = reader.read()
+    while True:
+        try:
+            next(stream)
+        except StopIteration as stop:
+            return stop.value.store
+
+
+@pytest.mark.parametrize("mode", ["attend", "share", "reread"])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_rounds_answer_in_every_mode(runner: Runner, mode: str, rounds: int) -> None:
+    ask = request(None, answer=mode, rounds=rounds, cache=CacheConfig(None))
+    answerer = answerer_of(runner, Context(stored(runner, ask)), ask)
+    assert len(list(answerer.tokens())) == 12
+    places = [passage.start_token for passage in answerer.evidence]
+    assert len(places) == len(set(places))
+
+
+def test_pages_for_a_budget() -> None:
+    assert [voted_pages(budget) for budget in (64, 128, 2048)] == [0, 1, 16]
