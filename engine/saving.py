@@ -111,13 +111,12 @@ class Saved:
         """The session to read into, or None when the disk does not take it."""
         folder = self.sessions.folder(self.key, partial=True)
         ids, prefix = self.request.context_ids, None
+        self.ratio = self._wanted_ratio()
         if not self.request.cache.refresh:
-            self.ratio = self._wanted_ratio()
             session = yield from self._open(self.key, partial=True)
             if session is not None:
                 return session
             prefix = yield from self._prefix()
-        self.ratio = self._wanted_ratio()
         whole = self.layout.num_bytes(len(ids))
         num_bytes = self._kept_bytes(self.ratio)
         manifest = self._manifest(None if prefix is None else prefix[0].manifest)
@@ -168,7 +167,7 @@ class Saved:
             OSError: the disk does not take it.
         """
         session.sync()
-        # `claim_name` gave the session its name, which goes on to the pruned one.
+        # The manifest goes on to the pruned session, with the name in it.
         folder = write_pruned(self.sessions, session.folder, session.manifest, self.ratio)
         if folder is None:
             return None

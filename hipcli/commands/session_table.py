@@ -82,12 +82,16 @@ def as_table(records: Sequence["SessionRecord"]) -> str:
             _time(record.used_s),
             _tokens(record),
             formatting.size(record.num_bytes),
-            record.state,
+            _state(record),
             about(record),
         )
         for record in records
     ]
     return formatting.table(header, rows, right=(3, 4))
+
+
+def _state(record: "SessionRecord") -> str:
+    return record.state if record.kept_ratio == 1 else f"{record.state}, {record.kept_ratio:.0%}"
 
 
 def about(record: "SessionRecord") -> str:

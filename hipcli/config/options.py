@@ -279,8 +279,8 @@ SESSION = (
         "keep",
         str,
         "auto",
-        "Part of the context that a session keeps once it is read: full, a ratio such as 0.25, or "
-        "auto: full as long as that fits --cache-max-size.",
+        "What a session keeps once it is read: full, a ratio such as 0.25 of the pages between "
+        "sinks and window, or auto: full as long as that fits --cache-max-size.",
         metavar="RATIO",
     ),
     Option("no_cache", bool, False, "Neither use nor save a session."),

@@ -48,8 +48,6 @@ _KEPT_SETTINGS = (
     *("system", "context_limit", "fit", "encoding", "verify_weights"),
     *("include", "exclude", "hidden", "gitignore", "max_file_size"),
 )
-# New files of a folder that are named in a warning.
-_MOST_NAMED = 5
 
 # Room for a question that is not known yet when documents are cut to what fits.
 UNKNOWN_QUESTION_TOKENS = 512
@@ -152,7 +150,8 @@ class Inquiry:
         for row in stale.differing(record, self.settings.values):
             self._warn(row)
         self._folders = record.extra.get("folders", {})
-        self._warn_of_new_files(record)
+        for row in stale.appeared(record, self.settings.read_options(None)):
+            self._warn(row)
         documents = remembered_documents(record.extra.get("context", {}))
         changed, gone = stale.changed(documents), stale.gone(documents)
         if gone:
@@ -174,14 +173,6 @@ class Inquiry:
             self.stale = changed
             what = f"{', '.join(changed)} changed since; the answer is about the former text"
             self._warn(warning_row("source_stale", what))
-
-    def _warn_of_new_files(self, record: "SessionRecord") -> None:
-        new = stale.appeared(record, self.settings.read_options(None))
-        if new:
-            more = f" and {len(new) - _MOST_NAMED:,} more" if len(new) > _MOST_NAMED else ""
-            what = f"{', '.join(new[:_MOST_NAMED])}{more} came into the folder since it was read"
-            hint = "the session is without; ask about the folder itself to read them"
-            self._warn(warning_row("source_new", f"{what}; {hint}"))
 
     def follow(self, record: "SessionRecord") -> None:
         """Questions go to that session, or that branch of it, from now on."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hipcli.prompts import DocumentSpan
 
 _STDIN = "-"
+# New files of a folder that a warning names.
+_MOST_NAMED = 5
 # What a shell's <(command) names is another stream, or none, the next time.
 _DESCRIPTORS = ("/dev/", "/proc/")
 # Other values of these settings make keys and values anew.
@@ -78,18 +80,24 @@ def folders_of(names: Sequence[str]) -> dict[str, str]:
     return {name: os.path.abspath(name) for name in names if os.path.isdir(name)}
 
 
-def appeared(record: "SessionRecord", options: "ReadOptions") -> list[str]:
-    """Names of files that have come into the session's folders since they were read."""
+def appeared(record: "SessionRecord", options: "ReadOptions") -> list[dict[str, str]]:
+    """A warning about files that have come into the session's folders since they were read."""
     from hipcli.documents import folder_names
 
     known = {row["path"] for row in record.extra.get("inputs", ())}
-    return [
+    new = [
         name
         for source, path in record.extra.get("folders", {}).items()
         if os.path.isdir(path)
         for name in folder_names(source, path, options)
         if name not in known
     ]
+    if not new:
+        return []
+    more = f" and {len(new) - _MOST_NAMED:,} more" if len(new) > _MOST_NAMED else ""
+    what = f"{', '.join(new[:_MOST_NAMED])}{more} came into the folder since it was read"
+    hint = "the session is without; ask about the folder itself to read them"
+    return [warning_row("source_new", f"{what}; {hint}")]
 
 
 def read_again(documents: Sequence["DocumentSpan"], options: "ReadOptions") -> "Corpus":

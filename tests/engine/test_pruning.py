@@ -21,7 +21,7 @@ from hipcli.engine.sessions.kept import (
     from_runs,
     kept_count,
 )
-from hipcli.engine.sessions.manifest import Manifest
+from hipcli.engine.sessions.manifest import Manifest, read_worth
 from hipcli.engine.sessions.pruning import prune
 from hipcli.engine.store.layout import num_pages
 from hipcli.engine.worth import page_worth
@@ -80,12 +80,14 @@ def test_a_page_unlike_the_others_is_worth_most() -> None:
     assert worth.argmax() == 5 and worth[-1] == 0 and len(worth) == 10
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize(
+    "kind", [("auto", "cpu"), ("auto", "reference"), ("fp8_e4m3", "reference")]
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_warm_equals_cold_and_both_say_what_is_kept(
-    tmp_path: Path, mode: str, backend: str
+    tmp_path: Path, mode: str, kind: tuple[str, str]
 ) -> None:
-    runner = Runner(tiny_model("llama"), backend=backend)
+    runner = Runner(tiny_model("llama"), *kind)
     expected, unsaved, _ = ask(runner, asked(None, 0.4, mode))
     assert unsaved.context.session.kept_ratio == 1
     first, cold, events = ask(runner, asked(tmp_path, 0.4, mode))
@@ -194,6 +196,19 @@ def test_a_longer_context_begins_with_no_pruned_one(runner: Runner, tmp_path: Pa
     expected, _, _ = ask(runner, dataclasses.replace(grown, cache=CacheConfig(None)))
     tokens, checked, _ = ask(runner, grown)
     assert tokens == expected and checked.asked.cached_tokens == 0
+
+
+def test_the_record_of_a_grown_context_is_made_anew(runner: Runner, tmp_path: Path) -> None:
+    longer = np.concatenate((asked(None, 1.0).context_ids, random_ids(200, seed=9).numpy()))
+    records = []
+    for cache, before in ((tmp_path / "grown", True), (tmp_path / "cold", False)):
+        if before:
+            ask(runner, asked(cache, 1.0))
+        grown = dataclasses.replace(asked(cache, 1.0), context_ids=longer.astype(np.int32))
+        _, checked, _ = ask(runner, grown)
+        assert (checked.asked.cached_tokens > 0) == before
+        records.append(read_worth(SessionStore(cache).find(checked.asked.session.id).path))
+    np.testing.assert_allclose(records[0], records[1], rtol=1e-4, atol=1e-4)
 
 
 def test_attend_without_rounds_looks_for_no_passages(runner: Runner) -> None:

@@ -26,7 +26,7 @@ import torch
 from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
-from hipcli.engine.sessions.manifest import MANIFEST, read_sealed, write_sealed
+from hipcli.engine.sessions.manifest import MANIFEST, WORTH, read_sealed, write_sealed
 from tests.faults.disks import FailingDisk, ShortDisk, full, interrupted, killed, read_only
 from tests.faults.world import INTERRUPTED, KEEP, MODES, TRACEBACK, Outcome, Question, World
 
@@ -213,6 +213,8 @@ def spoil_a_file(run: Run) -> None:
     file = _saved_file(run)
     if file is None:
         return
+    # Nobody looks at the record of pages' worth before something is pruned.
+    run.flipped = file.name == WORTH
     size = file.stat().st_size
     how = run.random.choice(("cut", "empty", "gone", "noise", "folder", "longer"))
     if how == "cut":
