@@ -83,6 +83,7 @@ class EngineConfig:
         method_settings: fields of the method's config that differ from its defaults.
         prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple
             of 64; 0 chooses by device and free memory.
+        calibrated: heads vote as the model's calibration weighs them, if it has one.
     """
 
     models_dir: Path
@@ -93,6 +94,7 @@ class EngineConfig:
     method: str = "hip"
     method_settings: dict[str, int] = field(default_factory=dict)
     prefill_chunk_tokens: int = 0
+    calibrated: bool = True
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):

@@ -44,6 +44,8 @@ class Ballot:
         excluded: pages that nobody votes for.
         strongest: a page's votes are those of its strongest word instead of all words together:
             of many words, as in a passage, most say nothing.
+        head_weights: fp32 [num_layers, num_heads], what the vote of each head counts, where the
+            votes are; None counts all alike.
 
     Attributes:
         word_votes: fp32 [tokens of own_words, num_pages], sum over heads so far; None before the
@@ -59,6 +61,7 @@ class Ballot:
     coverage: np.ndarray | None = None
     excluded: Sequence[int] = ()
     strongest: bool = False
+    head_weights: torch.Tensor | None = None
     word_votes: torch.Tensor | None = None
     later: list["Ballot"] = field(default_factory=list)
 
@@ -82,16 +85,15 @@ class Ballot:
                 question's tokens.
             lse: fp32 [T, num_heads], log-sum-exp of page_max over pages.
         """
-        log_share = page_max - lse.unsqueeze(-1)
-        start, end = self.own_words
-        words = log_share[start:end]
-        scaffold = torch.cat((log_share[:start], log_share[end:]))
-        # An even share of the context counts as common too: it keeps the logarithm tame.
-        common = torch.full_like(words[:1], 1.0 / words.shape[-1])
-        if scaffold.shape[0]:
-            common += scaffold.amax(0, keepdim=True).exp()
-        votes = (words - common.log()).clamp_(min=0).mul_(words.exp()).sum(1)
-        self.word_votes = votes if self.word_votes is None else self.word_votes + votes
+        votes = head_votes(self.own_words, page_max, lse)
+        if self.head_weights is not None:
+            votes.mul_(self.head_weights[layer].unsqueeze(-1))
+        self.add(votes)
+
+    def add(self, votes: torch.Tensor) -> None:
+        """Add votes fp32 [words, num_heads, num_pages] of one layer."""
+        summed = votes.sum(1)
+        self.word_votes = summed if self.word_votes is None else self.word_votes + summed
 
     def votes(self) -> torch.Tensor:
         """Votes of the words together, weighed by the words that stand on a page: fp32 [pages]."""
@@ -192,3 +194,23 @@ class Ballot:
             )
             for page in order
         )
+
+
+def head_votes(
+    own_words: tuple[int, int], page_max: torch.Tensor, lse: torch.Tensor
+) -> torch.Tensor:
+    """How each word votes by each head of one layer: fp32 [words, num_heads, num_pages].
+
+    Args:
+        own_words: which tokens of the pass vote, [start, end); the others are scaffold.
+        page_max, lse: as in `Ballot.count`.
+    """
+    log_share = page_max - lse.unsqueeze(-1)
+    start, end = own_words
+    words = log_share[start:end]
+    scaffold = torch.cat((log_share[:start], log_share[end:]))
+    # An even share of the context counts as common too: it keeps the logarithm tame.
+    common = torch.full_like(words[:1], 1.0 / words.shape[-1])
+    if scaffold.shape[0]:
+        common += scaffold.amax(0, keepdim=True).exp()
+    return (words - common.log()).clamp_(min=0).mul_(words.exp())

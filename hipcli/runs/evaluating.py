@@ -14,7 +14,7 @@ from hipcli.engine.evaluation import summary
 from hipcli.engine.evaluation.haystacks import HAYSTACKS, HaystackKind, files_kind
 from hipcli.engine.evaluation.plan import BASELINES, FILES, Plan, Text
 from hipcli.engine.evaluation.tasks import TASKS
-from hipcli.engine.events import Event, Phase, Progress
+from hipcli.engine.events import Event, Notice, Phase, Progress
 from hipcli.engine.methods import METHODS, accepted
 from hipcli.exit_codes import ExitCode
 from hipcli.terminal import formatting, heat_map
@@ -81,7 +81,7 @@ class EvalRun:
         return Plan(
             tasks=tasks,
             haystacks=_words(values["haystacks"] or default, "haystacks"),
-            lengths=tuple(sorted(map(_tokens, _words(values["lengths"], "lengths")))),
+            lengths=parse_lengths(values["lengths"]),
             depths=tuple(map(_depth, _words(values["depths"], "depths"))),
             methods=_words(values["method"], "method"),
             answers=_words(values["answer"], "answer"),
@@ -154,6 +154,8 @@ class EvalRun:
                 view.advance(event)
             elif isinstance(event, Phase):
                 view.phase(event.name)
+            elif isinstance(event, Notice):
+                self._console.warn(event.message)
 
         def next_text(text: Text, number: int, total: int) -> None:
             where = f"{text.task} in {text.haystack} of {formatting.count(text.length)} tokens"
@@ -201,7 +203,7 @@ class EvalRun:
         given = self._settings.method_settings()
         settings = {name: accepted(name, given) for name in methods}
         asked = "lengths" in values and self._settings.sources["lengths"] != "default"
-        most = max(map(_tokens, _words(values["lengths"], "lengths"))) if asked else _NO_LIMIT
+        most = parse_lengths(values["lengths"])[-1] if asked else _NO_LIMIT
         reports: list[dict[str, Any]] = []
         view.phase("load")
         for done, latest in measure_text(engine, text, methods, settings, most):
@@ -242,6 +244,15 @@ def _words(text: str, name: str) -> tuple[str, ...]:
     if not words:
         raise UsageError(f"--{name.replace('_', '-')} names nothing", "see hip eval --list")
     return words
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """What `--lengths` says, ascending, in tokens.
+
+    Raises:
+        UsageError: a word of it is no length.
+    """
+    return tuple(sorted(map(_tokens, _words(text, "lengths"))))
 
 
 def _tokens(word: str) -> int:
