@@ -17,9 +17,9 @@ from hipcli.engine.evaluation.tasks import TASKS
 from hipcli.engine.events import Event, Notice, Phase, Progress
 from hipcli.engine.methods import METHODS, accepted
 from hipcli.exit_codes import ExitCode
-from hipcli.terminal import formatting, heat_map
+from hipcli.terminal import formatting, heat_map, heat_picture
 from hipcli.terminal.console import Console
-from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink, open_sink
+from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink, open_file, open_sink
 from hipcli.terminal.progress import ProgressView
 from hipcli.version import __version__
 
@@ -58,9 +58,12 @@ class EvalRun:
         """Evaluates, and returns the exit code."""
         console, values = self._console, self._settings.values
         plan = self._plan()
-        page: Path | None = values["html"]
-        if page is not None and not page.resolve().parent.is_dir():
-            raise UsageError(f"cannot write {page}: there is no such folder", "check --html")
+        for name in ("html", "png"):
+            path: Path | None = values[name]
+            if path is not None and not path.resolve().parent.is_dir():
+                raise UsageError(f"cannot write {path}: there is no such folder", f"check --{name}")
+        if values["png"] is not None:
+            heat_picture.check_library()
         mixed = self._settings.output_format == "jsonl" and console.stdout_is_terminal
         shown = self._settings.shows_progress and not mixed
         with ProgressView(console, shown) as view, console.libraries_kept_quiet():
@@ -180,6 +183,10 @@ class EvalRun:
         if path is not None:
             with open_sink(self._console, path) as sink:
                 sink.write(heat_map.page(model, lines, grids))
+        picture: Path | None = self._settings.values["png"]
+        if picture is not None:
+            with open_file(picture, "--png") as file:
+                file.write_bytes(heat_picture.png(model, grids))
         if self._settings.output_format != "text":
             cells = [{name: getattr(line, name) for name in line.__slots__} for line in lines]
             self._finish({"model": model, "lines": cells, "cells": self._rows})
