@@ -3,6 +3,7 @@
     python benchmarks/quality.py --models-dir DIR [--device cuda] [--tasks passkey,alike_8]
         [--haystacks noise,prose,code] [--haystack-files PATH ...] [--lengths 32k,128k]
         [--depths 0.1,0.5,0.9] [--methods hip,bm25] [--answers auto] [--samples N] [--seed N]
+        [--set NAME=N ...] [--rounds N] [--keep 1,0.25]
         [--out FILE] [--limit-s S]
     python benchmarks/quality.py --models-dir DIR --fidelity FILE --methods hip,window
 
@@ -59,6 +60,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--answers", type=words, default=("auto",))
     parser.add_argument("--rounds", type=int, default=1, help="how often evidence is looked for")
     parser.add_argument("--keep", type=words, default=("1",), help="parts of the context")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        type=setting,
+        default=(),
+        metavar="NAME=N",
+        help="settings of the methods, such as prefill_budget_tokens=512",
+    )
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
@@ -76,6 +85,12 @@ def tokens(word: str) -> int:
     """4096, 8k or 1m in tokens."""
     unit = UNITS.get(word[-1].lower())
     return int(float(word[:-1]) * unit) if unit else int(word)
+
+
+def setting(word: str) -> tuple[str, int]:
+    """A field of a method's config and its value."""
+    name, value = word.split("=")
+    return name, tokens(value)
 
 
 def plan(args: argparse.Namespace) -> Plan:
@@ -123,6 +138,7 @@ def main() -> None:
         engine,
         TextPrompts(engine.tokenizer),
         plan(args),
+        method_settings=dict(args.set),
         files=haystack_files(args.haystack_files),
         limit_s=args.limit_s,
     )

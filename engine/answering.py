@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from hipcli.engine.decoding import generate
-from hipcli.engine.events import Evidence
+from hipcli.engine.events import Evidence, Progress
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
+from hipcli.engine.pace import Pace
 from hipcli.engine.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
-from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass
+from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass, UnvotedPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.sampler import Sampler
@@ -77,6 +78,8 @@ class Answerer:
     evidence: tuple[Evidence, ...] = ()
     reread_tokens: int = 0
     finish_reason: str = "length"
+    # The store's end before the question, and how many of the question's tokens were read since.
+    _head: tuple[Tail, int] | None = None
 
     def start(self) -> tuple[torch.Tensor, AnswerPass]:
         """Run the question: its vote, and what the mode asks for.
@@ -85,15 +88,19 @@ class Answerer:
             logits fp32 [vocab_size] of the first token of the answer, and the attention to go on
             with; `store` holds the prompt.
         """
-        context_tokens = self.store.length
         question = torch.tensor(self.request.question_ids)
-        self.method.reset()
-        tail = self.store.tail()
-        head = self._read_head(question)
+        for _ in self.read_head():
+            pass
+        assert self._head is not None, "read_head sets it"
+        tail, head = self._head
+        context_tokens = tail.length
         start, end = (max(0, token - head) for token in self.request.own_words)
         words = (start, end) if end > start else (0, len(question) - head)
         self.mode = self._resolve_mode(len(question))
         before = self.store.tail() if head else tail
+        if not self.request.rounds:
+            asking = UnvotedPass(self.method, words)
+            return self._run(question[head:], asking, before.length), AnswerPass(self.method)
         ballot = self._ballot(context_tokens, words)
         if self.words:
             ballot.coverage = coverage(self.request.context_ids, self.words)
@@ -152,22 +159,26 @@ class Answerer:
             self._ask(torch.cat((passages, question)), last, before)
             ballot.later.append(last)
 
-    def _read_head(self, question: torch.Tensor) -> int:
+    def read_head(self) -> Iterator[Progress]:
         """Read what a long question has before its last tokens as a document is read.
 
         Only so many tokens are selected for one by one and vote: a pasted page would take minutes.
-
-        Returns:
-            how many tokens of the question were read.
+        `start` does it where nobody did before, without telling how far it has come.
         """
+        if self._head is not None:
+            return
+        question = torch.tensor(self.request.question_ids)
         head = max(0, len(question) - MAX_VOTING_TOKENS)
-        base = self.store.length
-        reading = PrefillPass(self.method)
+        self.method.reset()
+        base, tail = self.store.length, self.store.tail()
+        reading, pace = PrefillPass(self.method), Pace(0, head)
         for start in range(0, head, HEAD_CHUNK_TOKENS):
-            part = question[start : min(start + HEAD_CHUNK_TOKENS, head)]
+            end = min(start + HEAD_CHUNK_TOKENS, head)
             step = StepInput(self.store, self.runner.tables, reading, base + start)
-            self.runner.forward(part, step)
-        return head
+            self.runner.forward(question[start:end], step)
+            pace.advance(end)
+            yield Progress("question", end, 0, head, pace.tokens_per_s, pace.eta_s)
+        self._head = (tail, head)
 
     def _resolve_mode(self, question_tokens: int) -> str:
         room = question_tokens + self.request.generation.max_new_tokens

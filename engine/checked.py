@@ -62,6 +62,7 @@ class CheckedAnswer:
                     self.asked = self.reader.pruned(self.context, self.keep)
                 self.answerer = self.answerer_of(self.asked.store)
                 yield Phase("answer")
+                yield from self.answerer.read_head()
                 for place, token in enumerate(self.answerer.tokens()):
                     if place == len(said):
                         said.append(token)

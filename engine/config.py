@@ -79,11 +79,15 @@ class EngineConfig:
         device: auto (a GPU where there is one), cpu, cuda, cuda:N.
         dtype: auto, bfloat16, float32.
         kv_dtype: a name in KV_DTYPES; fp8_e4m3 takes half the memory of bfloat16, GPU only.
+        gpu_memory_bytes, host_memory_bytes: most that weights, keys and values may take on a GPU,
+            or on a CPU; 0 for what there is.
         method: a name in METHODS.
         method_settings: fields of the method's config that differ from its defaults.
         prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple
             of 64; 0 chooses by device and free memory.
         calibrated: heads vote as the model's calibration weighs them, if it has one.
+        verify_weights: tell the weights by all their bytes, read at every start, and not by
+            samples that are remembered; sessions of the two kinds are different ones.
     """
 
     models_dir: Path
@@ -91,10 +95,13 @@ class EngineConfig:
     device: str = "auto"
     dtype: str = "auto"
     kv_dtype: str = "auto"
+    gpu_memory_bytes: int = 0
+    host_memory_bytes: int = 0
     method: str = "hip"
     method_settings: dict[str, int] = field(default_factory=dict)
     prefill_chunk_tokens: int = 0
     calibrated: bool = True
+    verify_weights: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):

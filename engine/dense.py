@@ -47,13 +47,14 @@ def causal_attention(
         [T, num_heads, head_dim].
     """
     queries, keys, values = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
-    whole = len(q) == len(k)
+    # A single query sees everything; that needs no mask.
+    alone, whole = len(q) == 1, len(q) == len(k)
     out = scaled_dot_product_attention(
         queries,
         keys,
         values,
-        attn_mask=None if whole else causal_lower_right(len(q), len(k)),
-        is_causal=whole,
+        attn_mask=None if alone or whole else causal_lower_right(len(q), len(k)),
+        is_causal=whole and not alone,
         scale=softmax_scale,
         enable_gqa=queries.shape[1] != keys.shape[1],
     )

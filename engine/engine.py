@@ -89,8 +89,9 @@ class Engine:
 
     def _calibration(self) -> FoundHeads:
         if self._found_heads is None:
-            asked = self.config.calibrated
-            self._found_heads = find_heads(self.folder.path) if asked else FoundHeads()
+            self._found_heads = FoundHeads()
+            if self.config.calibrated:
+                self._found_heads = find_heads(self.folder.path, self.config.models_dir)
         return self._found_heads
 
     @property
@@ -148,6 +149,10 @@ class Engine:
             raise ValueError("requests that are asked together must be about the same context")
         started = time.perf_counter()
         yield Phase("load")
+        from hipcli.engine.preflight import check_memory
+
+        longest = max(len(request.context_ids) + _spare_tokens(request) for request in requests)
+        check_memory(self.config, self.folder, longest)
         self._load()
         if problem := self._calibration().problem:
             # Told once.

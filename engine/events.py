@@ -16,8 +16,9 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Advance inside a phase. `cached_tokens` came from a saved session and cost nothing.
+    """Advance inside a phase: `prefill`, or `question` for a long one.
 
+    `cached_tokens` came from a saved session and cost nothing.
     The bytes are those of keys, values and summaries so far: on the GPU, in memory, in files.
     """
 

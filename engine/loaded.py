@@ -54,7 +54,13 @@ class LoadedEngine:
             UsageError: the device or the dtype is not to be had.
         """
         check_kv_dtype(config.kv_dtype, pick_device(config.device))
-        loaded = load(folder, device=config.device, dtype=config.dtype)
+        loaded = load(
+            folder,
+            device=config.device,
+            dtype=config.dtype,
+            models_dir=config.models_dir,
+            verify_weights=config.verify_weights,
+        )
         if loaded.device != "cpu":
             # Kernels run on the current device.
             torch.cuda.set_device(loaded.device)

@@ -32,7 +32,8 @@ class AskRequest:
         inputs: the documents, in order.
         answer: auto, attend, share or reread.
         rounds: how often is voted: from the second time on the best passages vote too, for a
-            question whose answer takes several facts.
+            question whose answer takes several facts. 0, with "attend" alone, looks for no
+            passages and not at every key.
         evidence_count: how many pages with most votes the result names.
         generation: how the answer is generated.
         cache: where the context is saved.
@@ -55,8 +56,8 @@ class AskRequest:
     def __post_init__(self) -> None:
         if self.answer not in ANSWER_MODES:
             raise ValueError(f"answer is {self.answer!r}; it must be one of {ANSWER_MODES}")
-        if self.rounds < 1:
-            raise ValueError(f"rounds is {self.rounds}; it must be at least 1")
+        if self.rounds < (0 if self.answer == "attend" else 1):
+            raise ValueError(f"rounds is {self.rounds}; 0 is for attend, less for none")
         if len(self.context_ids) == 0 or not self.question_ids:
             raise ValueError("context_ids and question_ids must not be empty")
         start, end = self.own_words

@@ -119,6 +119,41 @@ def best_pages(
     return select_blocks(shares, num_pages, backend=backend)
 
 
+def shared_pages(
+    q: torch.Tensor,
+    index: PageIndex,
+    window_start: int,
+    rope: RopeTables,
+    distance_tokens: int,
+    sink_tokens: int,
+    num_pages: int,
+    softmax_scale: float,
+    *,
+    backend: str,
+) -> torch.Tensor:
+    """Pages between sinks and window in which any of the queries takes most interest.
+
+    Args:
+        q: [N, num_heads, head_dim], un-rotated; each head judges by itself, as in `best_pages`.
+        window_start: first token that is no candidate.
+
+    Returns:
+        int32 [1, num_kv_heads, num_pages], ascending, -1 for the unused tail.
+    """
+    num_kv_heads = index.summaries.shape[0]
+    queries = head_queries(q, num_kv_heads)
+    starts = torch.full((len(queries),), window_start, dtype=torch.int32, device=q.device)
+    last = window_start // PAGE_TOKENS
+    scores = score_pages(
+        queries, index, starts, rope, distance_tokens, 1, 1, sink_tokens, backend=backend
+    )[:, :, :last]
+    # Only the largest share counts: log-sum-exps of rows, no softmax of all of them.
+    scores = scores * softmax_scale
+    shares = scores - torch.logsumexp(scores, -1, keepdim=True)
+    best = shares.amax(0, keepdim=True)
+    return select_blocks(best, min(num_pages, best.shape[2]), backend=backend)
+
+
 def best_blocks(
     q: torch.Tensor,
     kv: PagedKV,

@@ -53,13 +53,16 @@ def _layer_worth(store: KVStore, layer: int, pages: int) -> torch.Tensor:
     step = -(-pages // SAMPLE_PAGES)
     sample = _keys(store, layer, slice(0, pages, step)).transpose(0, 1).flatten(1, 2)
     mean, whitening = _spread(sample)
-    found, squares, sums = [], 0.0, 0.0
+    found = []
+    sums = torch.zeros(len(mean), device=mean.device)
+    squares = torch.zeros_like(sums)
     for first in range(0, pages, PIECE_PAGES):
         keys = _keys(store, layer, slice(first, min(first + PIECE_PAGES, pages)))
         # [n, num_kv_heads, page_size]: squared distances in units of the spread.
         far = ((keys - mean) @ whitening).square().sum(-1)
         found.append(far.topk(UNUSUAL_TOKENS, dim=-1).values.mean(-1))
-        sums, squares = sums + far.sum((0, 2)), squares + far.square().sum((0, 2))
+        sums += far.sum((0, 2))
+        squares += far.square().sum((0, 2))
     count = pages * PAGE_TOKENS
     average = sums / count
     deviation = (squares / count - average.square()).clamp_(min=1e-12).sqrt()

@@ -32,6 +32,7 @@ from hipcli.terminal import output, signals
 from hipcli.terminal.console import Console
 from hipcli.terminal.formatting import one_line
 from hipcli.terminal.help_page import PARSE_ERROR, HelpfulCommand, HelpfulGroup
+from hipcli.terminal.parse_errors import explained
 from hipcli.version import __version__
 
 
@@ -99,7 +100,7 @@ def run(arguments: Sequence[str], console: Console) -> int:
             console.signals = received
             code = int(_program(words, console) or 0)
     except BaseException as error:
-        return _explain(error, console, received)
+        return _explain(error, console, words, received)
     if received:
         # The engine ended its answer in good order; the signal decides the exit code all the same.
         console.line("Terminated" if received[0] == signal.SIGTERM else "Interrupted")
@@ -117,7 +118,9 @@ def _program(arguments: list[str], console: Console) -> int | None:
     return status
 
 
-def _explain(error: BaseException, console: Console, received: list[int]) -> int:
+def _explain(
+    error: BaseException, console: Console, words: Sequence[str], received: list[int]
+) -> int:
     """Tells the user about `error`, in the format that was asked for, and picks the exit code."""
     if isinstance(error, typer.Exit):
         return error.exit_code
@@ -127,24 +130,26 @@ def _explain(error: BaseException, console: Console, received: list[int]) -> int
         # Help pages are printed by Typer itself, so this may be the first we hear of it.
         console.abandon_stdout()
         return ExitCode.CLOSED_PIPE
-    failure = _as_hip_error(error, received)
+    failure = _as_hip_error(error, console, words, received)
     if console.debug:
         console.write_stderr("".join(traceback.format_exception(error)))
     output.show_failure(console, failure)
     return exit_code(failure.code)
 
 
-def _as_hip_error(error: BaseException, received: list[int]) -> HipError:
+def _as_hip_error(
+    error: BaseException, console: Console, words: Sequence[str], received: list[int]
+) -> HipError:
     """`error` as something with a code, a message and a hint; `received` are the signals so far."""
     if isinstance(error, HipError):
         return error
     if signal.SIGTERM in received[:1]:
-        return _failure("terminated", "Terminated", "")
+        return _failure("terminated", "Terminated", console.kept)
     # A library may turn the KeyboardInterrupt it was struck by into an error of its own.
     if isinstance(error, KeyboardInterrupt) or received:
-        return _failure("interrupted", "Interrupted", "")
+        return _failure("interrupted", "Interrupted", console.kept)
     if isinstance(error, PARSE_ERROR):
-        return _usage_failure(error)
+        return _usage_failure(error, words)
     if isinstance(error, MemoryError):
         return _failure("does_not_fit", "out of memory", "try a shorter input or a smaller model")
     if isinstance(error, OSError) and error.strerror:
@@ -154,16 +159,14 @@ def _as_hip_error(error: BaseException, received: list[int]) -> HipError:
     return _failure("internal", message, "run again with --debug")
 
 
-def _usage_failure(error: Any) -> HipError:
-    """A parse error of Typer's as one line."""
-    message = one_line(error.format_message()).rstrip(".")
+def _usage_failure(error: Any, words: Sequence[str]) -> HipError:
+    """A parse error of Typer's, and which variable or file is to blame."""
+    message, hint = explained(error, words)
     context, parameter = error.ctx, getattr(error, "param", None)
-    if context is None:
-        return _failure("usage", message, "try: hip --help")
-    origin = settings.origin(context, parameter.name) if parameter is not None else ""
-    if origin:
-        message = f"{message}, from {origin}"
-    return _failure("usage", message, f"try: {context.command_path} --help")
+    origin = ""
+    if context is not None and parameter is not None:
+        origin = settings.origin(context, parameter.name)
+    return _failure("usage", f"{message}, from {origin}" if origin else message, hint)
 
 
 def _failure(code: str, message: str, hint: str) -> HipError:

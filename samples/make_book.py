@@ -8,7 +8,7 @@ book on every Python, in time linear in its length and without holding it in mem
 Tokens are estimated as words times `TOKENS_PER_WORD`, so that no tokenizer is needed; a word is
 what `str.split` finds. Digits occur only in facts and chapter headings.
 
-hip must be installed.
+hip must be installed (`pip install .` in the folder above); the program says so if it is not.
 
 Run: python samples/make_book.py --tokens 100000 --seed 7 -o book.txt --facts facts.json
 Import: `write_book(out, num_words, seed) -> list[Fact]`, with this folder on `sys.path`
@@ -24,9 +24,13 @@ from pathlib import Path
 from random import Random
 from typing import TextIO
 
-from hipcli.engine.evaluation.draws import draw
-from hipcli.engine.evaluation.prose import Rules, read_grammar, tell_noise, tell_prose
-from hipcli.engine.evaluation.tasks import passkey_sentence
+try:
+    from hipcli.engine.evaluation.draws import draw
+    from hipcli.engine.evaluation.prose import Rules, read_grammar, tell_noise, tell_prose
+    from hipcli.engine.evaluation.tasks import passkey_sentence
+except ModuleNotFoundError as error:
+    above = Path(__file__).resolve().parent.parent
+    sys.exit(f"make_book.py uses hip, which is not installed here ({error}): pip install {above}")
 
 # Measured on this prose with a byte-pair vocabulary of 49 thousand entries.
 TOKENS_PER_WORD = 1.33

@@ -16,6 +16,7 @@ from hipcli.engine.evaluation.composing import Prompts, compose
 from hipcli.engine.evaluation.haystacks import HAYSTACKS
 from hipcli.engine.evaluation.placing import Case, Haystack
 from hipcli.engine.events import Event
+from hipcli.engine.models.digest_cache import weights_digest
 from hipcli.engine.models.heads import HeadWeights
 
 TEXTS = ("prose", "code")
@@ -98,7 +99,7 @@ def calibrate(
     rows = [[round(weight, 6) for weight in row] for row in weights.view(layers, heads).tolist()]
     stored = torch.tensor(rows).flatten()
     return HeadWeights(
-        loaded.identity["weights"],
+        weights_digest(engine.folder.path, engine.config.models_dir),
         tuple(map(tuple, rows)),
         {
             **asdict(plan),

@@ -57,22 +57,25 @@ class Watch:
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         """See `LayerAttention.attend`."""
         out = self.inner.attend(layer, q, step)
-        if self.method.own_attention is not None:
-            # It names no blocks that could be compared.
-            return out
         position = step.start + q.shape[0] - 1
         if self.method.geometry.window_start(position) > 0:
             capture = self.captures.setdefault(layer, Capture())
             scores = true_scores(layer, q[-1:], step, position)
-            kept = attended(
-                self.method.geometry,
-                self.method.selected,
-                position,
-                step.store,
-                self.method.prefill_block_size_k,
-            )
+            kept = self._kept(layer, position, step.store)
             self._count(capture, scores, kept, position)
         return out
+
+    def _kept(self, layer: int, position: int, store: KVStore) -> torch.Tensor:
+        """Which keys the last query attended: bool [num_kv_heads, position + 1]."""
+        method = self.method
+        if method.own_attention is None:
+            return attended(
+                method.geometry, method.selected, position, store, method.prefill_block_size_k
+            )
+        shape = (store.layout.num_kv_heads, position + 1)
+        kept = torch.zeros(shape, dtype=torch.bool, device=store.device)
+        kept[:, method.own_attention.attended(layer, store, position)] = True
+        return kept
 
     def _count(
         self, capture: Capture, scores: torch.Tensor, kept: torch.Tensor, position: int

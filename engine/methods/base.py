@@ -102,6 +102,18 @@ class OwnAttention(LayerAttention, Protocol):
             DamagedSessionError: they do not belong to this context.
         """
 
+    def attended(self, layer: int, store: KVStore, position: int) -> torch.Tensor:
+        """Which keys the last query attended, for who measures a method.
+
+        Args:
+            layer: which layer.
+            store: what it attended.
+            position: of the last query of the last pass.
+
+        Returns:
+            int64 [n], positions.
+        """
+
 
 class Method(Protocol):
     """An attention method.
@@ -193,6 +205,25 @@ class Method(Protocol):
             int32 [N, num_kv_heads, token_blocks] in units of `block_size_k`.
         """
 
+    def select_unvoted(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        window_starts: torch.Tensor,
+        step: StepInput,
+        words: tuple[int, int],
+    ) -> torch.Tensor | None:
+        """Blocks for each token of a question by the method alone, without a look at every key.
+
+        Args:
+            q: [T, num_heads, head_dim], un-rotated.
+            window_starts: int32 [T], the last one above 0.
+            words: which of the tokens are the asker's own, [start, end).
+
+        Returns:
+            int32 [T, num_kv_heads, n] in units of `block_size_k`, or None for no selection.
+        """
+
     def select_token(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor | None:
         """Blocks for one decode step, kept from an earlier one where the schedule says so.
 
@@ -264,6 +295,16 @@ class Unselective(Kernels):
     ) -> torch.Tensor:
         """Never called: there are no blocks to choose."""
         raise NotImplementedError("this method selects nothing")
+
+    def select_unvoted(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        window_starts: torch.Tensor,
+        step: StepInput,
+        words: tuple[int, int],
+    ) -> None:
+        """No selection."""
 
     def select_token(self, layer: int, q: torch.Tensor, step: StepInput) -> None:
         """No selection."""

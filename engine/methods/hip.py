@@ -16,12 +16,17 @@ import torch
 
 from hipcli.engine.methods.base import Geometry, Kernels, Schedule
 from hipcli.engine.methods.configs import HipConfig
-from hipcli.engine.selection import best_blocks, best_pages, with_pages
+from hipcli.engine.selection import best_blocks, best_pages, shared_pages, with_pages
 from hipcli.engine.step import Step, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks
 from hipcli.kernels.types import RopeTables
+
+# Candidate pages that the tokens of a question share where they are not voted for.
+QUESTION_PAGES = 128
+# Of a question's scaffold only these, from its end, choose them.
+LAST_TOKENS = 4
 
 
 @dataclass(slots=True)
@@ -155,6 +160,48 @@ class HipMethod(Kernels):
         if self._attended is None:
             return blocks
         return with_pages(blocks, self._attended, self.block_size_k)
+
+    def select_unvoted(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        window_starts: torch.Tensor,
+        step: StepInput,
+        words: tuple[int, int],
+    ) -> torch.Tensor:
+        """See `Method.select_unvoted`.
+
+        The asker's own words and the last tokens, which the answer begins behind, choose candidate
+        pages together; the blocks among them every token chooses by itself.
+        """
+        config, store = self.config, step.store
+        voices = torch.cat((q[slice(*words)], q[max(words[1], len(q) - LAST_TOKENS) :]))
+        pages = shared_pages(
+            voices,
+            store.index[layer],
+            self.geometry.window_start(step.start + len(q) - 1),
+            self._rope(step),
+            config.query_distance_tokens,
+            config.sink_tokens,
+            max(min(QUESTION_PAGES, self.token_pages), config.budget_tokens // PAGE_TOKENS),
+            step.softmax_scale,
+            backend=store.backend,
+        )
+        store.check_keys(layer, pages)
+        blocks = best_blocks(
+            q,
+            store.kv[layer],
+            pages.expand(len(q), -1, -1).contiguous(),
+            self._rope(step),
+            config.query_distance_tokens,
+            self.block_size_k,
+            min(self.token_blocks, pages.shape[2] * PAGE_TOKENS // self.block_size_k),
+            step.softmax_scale,
+            backend=store.backend,
+        )
+        # The first tokens of the question may have in their window what is selected for the last.
+        inside = blocks * self.block_size_k < window_starts[:, None, None]
+        return blocks.masked_fill(~inside, -1)
 
     def select_token(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor | None:
         """See `Method.select_token`."""

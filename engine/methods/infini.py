@@ -68,6 +68,11 @@ class InfiniAttention:
     def resume(self, store: KVStore, tensors: dict[str, torch.Tensor]) -> None:
         """Memories are made again from the pages, when they are asked for."""
 
+    def attended(self, layer: int, store: KVStore, position: int) -> torch.Tensor:
+        """See `OwnAttention.attended`: the segment; what a memory recalls is no key."""
+        start = position // self.config.segment_tokens * self.config.segment_tokens
+        return torch.arange(start, position + 1, device=store.device)
+
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         """See `LayerAttention.attend`.
 

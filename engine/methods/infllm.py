@@ -74,6 +74,12 @@ class InfLLMAttention:
         """See `OwnAttention.resume`."""
         store.companion = InfLLMState.of(self.config, store, tensors)
 
+    def attended(self, layer: int, store: KVStore, position: int) -> torch.Tensor:
+        """See `OwnAttention.attended`."""
+        if not isinstance(store.companion, InfLLMState):
+            raise ValueError("infllm has attended nothing in this store")
+        return store.companion.layers[layer].attended(position)
+
     def _layer(self, number: int, q: torch.Tensor, step: StepInput) -> SealedBlocks:
         """What is kept of a layer, at the position where the pass begins."""
         store = step.store

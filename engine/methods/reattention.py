@@ -126,9 +126,18 @@ class ReAttention:
     config: ReAttentionConfig
     geometry: Geometry
     keeps_state: bool = False
+    # Per layer what the last block of queries selected, and where its window began.
+    _last: dict[int, tuple[torch.Tensor, int]] = field(default_factory=dict)
 
     def resume(self, store: KVStore, tensors: dict[str, torch.Tensor]) -> None:
         """There is nothing to resume."""
+
+    def attended(self, layer: int, store: KVStore, position: int) -> torch.Tensor:
+        """See `OwnAttention.attended`."""
+        tokens, window_start = self._last[layer]
+        near = torch.arange(window_start, position + 1, device=store.device)
+        sinks = min(window_start, self.config.sink_tokens)
+        return torch.cat((torch.arange(sinks, device=store.device), tokens, near))
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         """See `LayerAttention.attend`."""
@@ -154,12 +163,13 @@ class ReAttention:
         store, sinks = step.store, self.config.sink_tokens
         window_start, end = self.geometry.window_start(first), first + len(q)
         k, v = span_rows(store, layer, window_start, end)
-        pages = None
+        pages, tokens = None, torch.empty(0, dtype=torch.int64, device=q.device)
         if window_start > 0:
             tokens = self.select(layer, q, step, window_start)
             parts = (span_rows(store, layer, 0, sinks), token_rows(store, layer, tokens), (k, v))
             k, v = (torch.cat(rows) for rows in zip(*parts, strict=True))
             pages = tokens // PAGE_TOKENS
+        self._last[layer] = (tokens, window_start)
         store.check_attended(layer, pages, PAGE_TOKENS, sinks, window_start)
         return attend_packed(q, k, v, step)
 

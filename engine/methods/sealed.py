@@ -22,6 +22,7 @@ class SealedBlocks:
             replaced and never written to.
         sealed: blocks.
         length: tokens seen.
+        chosen, chosen_start: blocks that the last queries retrieved, and `open_start` then.
     """
 
     config: InfLLMConfig
@@ -29,6 +30,8 @@ class SealedBlocks:
     received: torch.Tensor
     sealed: int = 0
     length: int = 0
+    chosen: torch.Tensor | None = None
+    chosen_start: int = 0
 
     @classmethod
     def new(
@@ -52,10 +55,23 @@ class SealedBlocks:
         """
         count = self.config.budget_tokens // self.config.block_tokens
         if self.sealed <= count:
-            return torch.arange(self.sealed, device=q.device)
-        query = q.float().mean(0).flatten()
-        scores = self.representatives[: self.sealed].flatten(1).float() @ query
-        return scores.topk(count).indices.sort().values
+            self.chosen = torch.arange(self.sealed, device=q.device)
+        else:
+            query = q.float().mean(0).flatten()
+            scores = self.representatives[: self.sealed].flatten(1).float() @ query
+            self.chosen = scores.topk(count).indices.sort().values
+        self.chosen_start = self.open_start
+        return self.chosen
+
+    def attended(self, position: int) -> torch.Tensor:
+        """Positions of what the query at `position`, the last one, attended, int64."""
+        config, device = self.config, self.received.device
+        chosen = torch.empty(0, device=device) if self.chosen is None else self.chosen
+        first = config.sink_tokens + chosen.long() * config.block_tokens
+        tokens = first[:, None] + torch.arange(config.block_tokens, device=device)
+        sinks = torch.arange(min(config.sink_tokens, position + 1), device=device)
+        rest = torch.arange(min(self.chosen_start, position + 1), position + 1, device=device)
+        return torch.cat((sinks, tokens.flatten(), rest))
 
     def receive(self, received: torch.Tensor, start: int, end: int) -> None:
         """Count attention [num_heads, end - start] received by tokens [start, end)."""

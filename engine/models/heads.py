@@ -16,7 +16,7 @@ from typing import Any
 
 from hipcli.engine.errors import ModelError
 from hipcli.engine.json_object import read_json
-from hipcli.engine.models.weights import digest
+from hipcli.engine.models.digest_cache import weights_digest
 from hipcli.engine.sessions.disk import Disk
 
 FILE = "heads.json"
@@ -30,7 +30,7 @@ class HeadWeights:
     """A calibration.
 
     Args:
-        weights_digest: of the model (see `weights.py`).
+        weights_digest: of the model, sampled (see `digest_cache.py`).
         weights: what the vote of each head counts, [num_layers][num_heads], 0 or more, mean 1.
         settings: what it was made with, JSON-able.
         measured: what it brings, JSON-able: `recall_1_before` and `recall_1_after`, which part of
@@ -67,13 +67,18 @@ class FoundHeads:
     problem: str = ""
 
 
-def find_heads(folder: Path) -> FoundHeads:
-    """The calibration beside the weights in a model's folder."""
+def find_heads(folder: Path, models_dir: Path | None = None) -> FoundHeads:
+    """The calibration beside the weights in a model's folder.
+
+    Args:
+        folder: of the model.
+        models_dir: where digests of weights are remembered; None remembers none.
+    """
     if not (folder / FILE).exists():
         return FoundHeads()
     try:
         heads = read_heads(folder)
-        why = _foreign(heads, folder)
+        why = _foreign(heads, folder, models_dir)
     except ModelError as error:
         heads, why = None, error.message
     if not why:
@@ -82,9 +87,9 @@ def find_heads(folder: Path) -> FoundHeads:
     return FoundHeads(problem=f"the calibration is not used, {remedy}: {why}")
 
 
-def _foreign(heads: HeadWeights, folder: Path) -> str:
+def _foreign(heads: HeadWeights, folder: Path, models_dir: Path | None) -> str:
     """Why weights are not for the model in a folder; empty if they are."""
-    if heads.weights_digest != digest(folder):
+    if heads.weights_digest != weights_digest(folder, models_dir):
         return f"{folder / FILE} was made for other weights"
     config = read_json(folder / "config.json")
     config = config.get("text_config", config)

@@ -7,9 +7,9 @@ from typing import Any
 from hipcli.engine.errors import DoesNotFitError, ModelError, UsageError
 from hipcli.engine.json_object import read_json
 from hipcli.engine.models.architectures import check_config
+from hipcli.engine.models.digest_cache import weights_digest
 from hipcli.engine.models.folders import ModelFolder, check_folder, weight_files
 from hipcli.engine.models.quiet import quiet_transformers
-from hipcli.engine.models.weights import digest
 
 DTYPES = {
     "bf16": "bfloat16",
@@ -43,12 +43,20 @@ class LoadedModel:
     device: str
 
 
-def load(folder: ModelFolder, *, device: str = "auto", dtype: str = "auto") -> LoadedModel:
+def load(
+    folder: ModelFolder,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    models_dir: Path | None = None,
+    verify_weights: bool = False,
+) -> LoadedModel:
     """Load a model's weights.
 
     Args:
         device: `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`.
         dtype: `auto` (see `pick_dtype`) or one of `DTYPES`.
+        models_dir, verify_weights: see `digest_cache.weights_digest`.
 
     Raises:
         ModelError: files missing or damaged, tensors missing, an architecture hip does not run.
@@ -57,14 +65,14 @@ def load(folder: ModelFolder, *, device: str = "auto", dtype: str = "auto") -> L
     """
     check_folder(folder.path)
     check_config(read_json(folder.path / "config.json"), folder.name)
-    weights_digest = digest(folder.path)
+    identity = weights_digest(folder.path, models_dir, verify=verify_weights)
     device = pick_device(device)
     dtype = pick_dtype(dtype, device)
     model = _from_pretrained(folder, device, dtype)
     check_config(model.config.to_dict(), folder.name)
     _check_structure(model, folder.name)
     model.eval().requires_grad_(False)
-    return LoadedModel(model, model.config, weights_digest, dtype, device)
+    return LoadedModel(model, model.config, identity, dtype, device)
 
 
 def pick_device(device: str) -> str:

@@ -1,5 +1,6 @@
 """From the name a user typed to a model folder on this machine. Never downloads."""
 
+import difflib
 import re
 from pathlib import Path
 
@@ -45,9 +46,11 @@ def resolve(name: str, *, models_dir: Path, progress: Progress = no_progress) ->
         raise ModelError(
             f"The model {name} is not on this machine.", hint=f"Run: hip models pull {name}"
         )
+    close = difflib.get_close_matches(name, ALIASES, n=1)
+    use = f"Use {', '.join(ALIASES)}, an org/name of the hub, a folder, or a .gguf file."
     raise ModelError(
         f"There is no model {name!r}: no alias, file or folder of that name.",
-        hint=f"Use {', '.join(ALIASES)}, an org/name of the hub, a folder, or a .gguf file.",
+        hint=f"Did you mean {close[0]!r}?" if close else use,
     )
 
 

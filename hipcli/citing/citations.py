@@ -137,9 +137,10 @@ class _Wanted:
 
     def __init__(self, question: str, answer: str) -> None:
         self.answer = _key(answer)
-        self.words = _words(answer)
-        # The question's words say where the answer may be, the answer's what it is.
-        self.weights = dict.fromkeys(_words(question), 1.0) | dict.fromkeys(self.words, 2.0)
+        self.words = distinctive_words(answer)
+        # The question's words say where the answer may be, what only the answer says is it.
+        asked = dict.fromkeys(distinctive_words(question), 1.0)
+        self.weights = dict.fromkeys(self.words, 4.0) | asked
 
     def citation(self, context: "Context", passage: "Passage") -> Citation:
         """A passage, and the line of it that the answer is most likely from."""
@@ -148,10 +149,10 @@ class _Wanted:
             for number, line in whole_lines(context, passage)
             for unit in _units(line)
         ] or [(passage.line_start, " ".join(passage.text.split())[:_MAX_QUOTE_CHARS])]
-        counted = Counter(word for _, unit in units for word in _words(unit))
+        counted = Counter(word for _, unit in units for word in distinctive_words(unit))
 
         def score(entry: tuple[int, str]) -> float:
-            words = _words(entry[1])
+            words = distinctive_words(entry[1])
             shared = sum(self.weights.get(word, 0.0) / counted[word] for word in words)
             said = bool(self.answer) and self.answer in _key(entry[1])
             return shared + (100.0 if said else 0.0)
@@ -162,7 +163,7 @@ class _Wanted:
 
     def best(self, context: "Context", passage: "Passage") -> tuple[float, Citation]:
         """How many of the answer's words a passage has, 0 to 1, and the citation of it."""
-        shared = len(self.words & _words(passage.text))
+        shared = len(self.words & distinctive_words(passage.text))
         return shared / max(1, len(self.words)), self.citation(context, passage)
 
 
@@ -183,7 +184,7 @@ def _key(text: str) -> str:
     return " ".join(_WORD.findall(text.casefold()))
 
 
-def _words(text: str) -> set[str]:
-    """The words that distinguish a line: no short ones, but all numbers."""
+def distinctive_words(text: str) -> set[str]:
+    """The words that tell one line from another: no short ones, but all with digits in them."""
     words = _WORD.findall(text.casefold())
-    return {word for word in words if len(word) > 2 or word.isdigit()}
+    return {word for word in words if len(word) > 2 or any(map(str.isdigit, word))}

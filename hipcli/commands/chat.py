@@ -40,6 +40,8 @@ def chat(
         raise UsageError("hip chat has no end to print as --json", "--jsonl prints events")
     if arguments.STDIN in words or values["files_from"] == arguments.STDIN:
         raise UsageError("standard input is where the questions come from", "name a file instead")
+    if console.stdin is None:
+        raise UsageError("standard input is closed, so no question can come", "leave it open")
     if resume is None and not words and values["files_from"] is None:
         resume = ""
     check_before_reading(settings, resume)

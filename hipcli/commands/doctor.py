@@ -26,7 +26,7 @@ from hipcli.engine.errors import HipError
 from hipcli.exit_codes import ExitCode
 from hipcli.terminal import formatting
 from hipcli.terminal.console import Console
-from hipcli.terminal.output import show
+from hipcli.terminal.output import columns, show
 from hipcli.version import __version__
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "pypdfium2", "pypdf", "rich")
@@ -57,7 +57,8 @@ def doctor(context: typer.Context) -> int:
     with console.libraries_kept_quiet():
         checks = list(_checks(console, settings))
     can_run = all(check.status != "fail" for check in checks)
-    text = formatting.table(("CHECK", "STATUS", "WHAT"), map(_row, checks))
+    width = columns(console, settings)
+    text = formatting.table(("CHECK", "STATUS", "WHAT"), map(_row, checks), width=width)
     show(console, settings, text, ok=can_run, checks=[asdict(check) for check in checks])
     return ExitCode.OK if can_run else ExitCode.FAILURE
 

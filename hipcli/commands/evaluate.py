@@ -21,7 +21,8 @@ from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
 from hipcli.runs.opening import open_engine
 from hipcli.terminal import formatting
-from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink
+from hipcli.terminal.console import Console
+from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink, columns
 
 _METHOD = (
     changed(METHOD, "method", help="Methods, or the baselines bm25 and oracle.", metavar="NAMES"),
@@ -72,17 +73,19 @@ def evaluate(context: typer.Context) -> int:
 
     settings = Settings.of(context)
     if settings.values["list"]:
-        _list(StdoutSink(context.obj), settings.output_format, listed())
+        _list(context.obj, settings, listed())
         return 0
     return EvalRun(context.obj, settings, StdoutSink(context.obj), open_engine).run()
 
 
-def _list(sink: StdoutSink, output_format: str, kinds: dict[str, dict[str, str]]) -> None:
+def _list(console: Console, settings: Settings, kinds: dict[str, dict[str, str]]) -> None:
     """Shows names by kind, each with a line about it."""
-    if output_format != "text":
+    sink = StdoutSink(console)
+    if settings.output_format != "text":
         sink.write_json({"schema_version": SCHEMA_VERSION, **kinds})
         return
     rows = [
         (kind, name, summary) for kind, names in kinds.items() for name, summary in names.items()
     ]
-    sink.write(formatting.table(("KIND", "NAME", "WHAT IT IS"), rows))
+    width = columns(console, settings)
+    sink.write(formatting.table(("KIND", "NAME", "WHAT IT IS"), rows, width=width, key=1))

@@ -29,7 +29,7 @@ from hipcli.runs.checks import check_reading
 from hipcli.runs.material import input_rows
 from hipcli.terminal import formatting, token_tree
 from hipcli.terminal.console import Console
-from hipcli.terminal.output import SCHEMA_VERSION, open_sink
+from hipcli.terminal.output import SCHEMA_VERSION, columns, open_sink
 from hipcli.terminal.progress import ProgressView
 from hipcli.terminal.report import warning_row
 
@@ -103,7 +103,7 @@ def inspect(
         elif root is not None:
             sink.write(token_tree.render(root, unit))
         else:
-            sink.write(_page(document))
+            sink.write(_page(document, columns(console, settings)))
     return 0
 
 
@@ -210,25 +210,15 @@ def fits_disk(needed: int | None, cache_root: Path) -> bool | None:
     return None if existing is None else needed < shutil.disk_usage(existing).free
 
 
-def _page(document: Mapping[str, Any]) -> str:
-    """The document as a table and a few lines."""
+def _page(document: Mapping[str, Any], width: int | None) -> str:
+    """The document as a table and a few lines; `width` of the terminal, None if there is none."""
     unit = "words" if document["unit"] == "words" else "tokens"
-    rows = [
-        (
-            row["path"],
-            row["type"],
-            "-" if row["pages"] is None else formatting.count(row["pages"]),
-            "-" if row.get(unit) is None else formatting.count(row[unit]),
-            formatting.size(row["bytes"]),
-            row["encoding"] or "-",
-            row["status"],
-            row["reason"],
-        )
-        for row in document["inputs"]
-    ]
-    header = ("PATH", "TYPE", "PAGES", unit.upper(), "SIZE", "ENCODING", "STATUS", "REASON")
-    totals, cache = document["totals"], document["cache"]
     # Text has no pages to speak of.
+    paged = width is None or bool(document["totals"]["pages"])
+    rows = [_row(row, unit, paged) for row in document["inputs"]]
+    header = ["TYPE", *(["PAGES"] if paged else []), unit.upper()]
+    header += ["SIZE", "ENCODING", "STATUS", "PATH"]
+    totals, cache = document["totals"], document["cache"]
     counted = [name for name in ("files", "pages", unit) if totals[name] or name != "pages"]
     parts = [formatting.plural(totals[name], name[:-1]) for name in counted]
     lines = [", ".join([*parts, formatting.size(totals["bytes"])])]
@@ -237,5 +227,20 @@ def _page(document: Mapping[str, Any]) -> str:
         lines.append(
             f"a session needs {formatting.size(cache['bytes_needed'])}: {verdict} on the disk"
         )
-    table = formatting.table(header, rows, right=(2, 3, 4))
+    last = len(header) - 1
+    table = formatting.table(header, rows, right=range(1, last - 2), width=width, key=last)
     return table + "\n" + "".join(line + "\n" for line in lines)
+
+
+def _row(row: Mapping[str, Any], unit: str, paged: bool) -> list[str]:
+    """An input as cells; what is long stands last, so that the columns before stay together."""
+    pages = "-" if row["pages"] is None else formatting.count(row["pages"])
+    return [
+        row["type"],
+        *([pages] if paged else []),
+        "-" if row.get(unit) is None else formatting.count(row[unit]),
+        formatting.size(row["bytes"]),
+        row["encoding"] or "-",
+        row["status"],
+        f"{row['path']} ({row['reason']})" if row["reason"] else row["path"],
+    ]

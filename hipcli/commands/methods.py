@@ -10,7 +10,7 @@ from hipcli.config.options import JSON, OUTPUT, TALK
 from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
 from hipcli.terminal import formatting
-from hipcli.terminal.output import show
+from hipcli.terminal.output import columns, show
 
 
 @takes(JSON, OUTPUT, TALK)
@@ -36,7 +36,7 @@ def methods(context: typer.Context) -> int:
         for name, entry in METHODS.items()
     ]
     heads = ("METHOD", "WHAT IT DOES", "SOURCE", "BESIDES ATTENTION IT READS", "SETTINGS")
-    text = formatting.table(heads, map(_row, rows))
+    text = formatting.table(heads, map(_row, rows), width=columns(context.obj, settings))
     show(context.obj, settings, text, methods=rows)
     return 0
 

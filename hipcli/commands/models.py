@@ -1,6 +1,5 @@
 """`hip models`: what can answer, and fetching it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,7 +74,7 @@ def show(context: typer.Context, name: Name = None) -> int:
     config = config.get("text_config", config)
     trained = config.get("max_position_embeddings")
     context_bytes = kv_bytes(folder.path, trained) if trained else None
-    found = find_heads(folder.path)
+    found = find_heads(folder.path, settings.models_dir)
     if found.problem:
         context.obj.warn(found.problem)
     heads = found.heads
@@ -90,22 +89,8 @@ def show(context: typer.Context, name: Name = None) -> int:
         "calibrated": heads is not None,
         **({"heads": heads.digest, **heads.measured} if heads is not None else {}),
     }
-    show_result(context.obj, settings, "".join(_lines(document)), model=document)
+    show_result(context.obj, settings, formatting.facts(document), model=document)
     return 0
-
-
-def _lines(document: dict[str, Any]) -> Iterator[str]:
-    """A model for people, one fact a line."""
-    for key, value in document.items():
-        if value is None:
-            shown = "unknown"
-        elif isinstance(value, bool):
-            shown = "yes" if value else "no"
-        elif "bytes" in key:
-            shown = formatting.size(value)
-        else:
-            shown = formatting.count(value) if isinstance(value, int) else str(value)
-        yield formatting.one_line(f"{key}: {shown}") + "\n"
 
 
 @takes(MODELS_DIR, CACHE, JSON, OUTPUT, PROGRESS, TALK)

@@ -59,7 +59,7 @@ def prune(
             )
         return _prune_pages(console, settings, store, keys, keep, dry_run)
     store.sweep()
-    limit = parse_size(max_size) if max_size else None
+    limit = parse_size(max_size, "--max-size") if max_size else None
     removed: list[dict[str, Any]] = []
     for path, num_bytes in surplus(store, limit):
         if not dry_run:

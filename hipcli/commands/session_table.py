@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from hipcli.engine.sessions import SessionRecord, SessionStore
 
 
+# Of a session with many documents a table names so many.
+_MAX_NAMES = 3
 _ARGUMENT = typer.Argument(metavar="ID", autocompletion=completion.sessions)
 Keys = Annotated[list[str] | None, _ARGUMENT]
 Key = Annotated[str | None, _ARGUMENT]
@@ -81,11 +83,18 @@ def as_table(records: Sequence["SessionRecord"]) -> str:
             _tokens(record),
             formatting.size(record.num_bytes),
             record.state,
-            ", ".join(entry["name"] for entry in record.inputs),
+            about(record),
         )
         for record in records
     ]
     return formatting.table(header, rows, right=(3, 4))
+
+
+def about(record: "SessionRecord") -> str:
+    """What a session is about: its first documents."""
+    names = [entry["name"] for entry in record.inputs]
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _tokens(record: "SessionRecord") -> str:
@@ -96,6 +105,8 @@ def _tokens(record: "SessionRecord") -> str:
 
 
 def as_page(described: dict[str, Any]) -> str:
-    lines = [f"{key}: {value}" for key, value in described.items() if key != "inputs"]
-    lines += [f"input: {entry['name']}  {entry['sha256']}" for entry in described["inputs"]]
-    return "".join(formatting.one_line(line) + "\n" for line in lines)
+    facts = {key: value for key, value in described.items() if key != "inputs"}
+    inputs = [
+        f"input: {entry['name']} (sha256 {entry['sha256'][:12]})" for entry in described["inputs"]
+    ]
+    return formatting.facts(facts) + "".join(formatting.one_line(line) + "\n" for line in inputs)

@@ -6,6 +6,7 @@ import typer
 
 from hipcli.commands.resuming import Resume, resumed_or_read
 from hipcli.config import options
+from hipcli.config.numbers import whole
 from hipcli.config.parameters import checked_choice, takes
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
@@ -13,6 +14,7 @@ from hipcli.summary import wording
 from hipcli.terminal.output import open_sink
 
 PER = ("file", "chapter", "none")
+MIN_WORDS = 10
 
 
 @takes(*options.SECTIONS.values())
@@ -30,7 +32,10 @@ def summarize(
         ),
     ] = None,
     words: Annotated[
-        int, typer.Option("--words", metavar="N", min=10, help="About how long, in all.")
+        int,
+        typer.Option(
+            "--words", metavar="N", parser=whole(MIN_WORDS), help="About how long, in all."
+        ),
     ] = wording.DEFAULT_WORDS,
     focus: Annotated[
         str, typer.Option("--focus", metavar="TEXT", help="What to pay attention to above all.")

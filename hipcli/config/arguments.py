@@ -9,9 +9,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hipcli.engine.errors import InputError, UsageError
 from hipcli.terminal.console import Console
+
+if TYPE_CHECKING:
+    from hipcli.documents.spool import Spool
 
 STDIN = "-"
 EXAMPLE = 'hip ask book.pdf "Who wrote the letter?"'
@@ -24,11 +28,11 @@ class Sources:
 
     Args:
         names: paths, as typed; `-` is stdin.
-        stdin: the bytes of stdin when `-` is among the names.
+        stdin: what stdin brought when `-` is among the names.
     """
 
     names: tuple[str, ...]
-    stdin: bytes | None
+    stdin: "Spool | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ def read_asked(
     if resume is not None:
         refuse_sources(words, files_from)
         return Asked(None, question, resume)
+    if question_file is None:
+        _refuse_unquoted(words, question)
     stdin_taken = STDIN in (question_file, files_from)
     return Asked(read_sources(console, words, files_from, null, stdin_taken), question, None)
 
@@ -110,6 +116,19 @@ def _check_question(console: Console, question: str, words: Sequence[str]) -> No
         console.note(f"note: the last argument is the question, though {question!r} is a file too")
 
 
+def _refuse_unquoted(words: Sequence[str], question: str) -> None:
+    """`hip ask book.txt Who wrote it?` has words for SOURCEs that are plainly none."""
+    last = len(words)
+    while last > 1 and words[last - 1].isalpha() and not os.path.lexists(words[last - 1]):
+        last -= 1
+    if last < len(words) and os.path.lexists(words[0]):
+        meant = " ".join([*words[last:], question])
+        raise InputError(
+            f"no file or folder called {words[last]}",
+            f'a question of several words is quoted: hip ask {" ".join(words[:last])} "{meant}"',
+        )
+
+
 def read_batch(
     console: Console,
     words: Sequence[str],
@@ -127,6 +146,11 @@ def read_batch(
         UsageError: a file that cannot be read, no source, or two that want stdin.
     """
     _check_one_reader(words, {"--batch -": batch, "--files-from -": files_from})
+    if words and (" " in words[-1] or words[-1].endswith("?")) and not os.path.lexists(words[-1]):
+        raise UsageError(
+            f"the questions come from --batch, so {words[-1]!r} has no place",
+            "write it into that file, or leave --batch out",
+        )
     if resume is not None:
         refuse_sources(words, files_from)
     if batch == STDIN:
@@ -171,7 +195,7 @@ def read_sources(
         raise UsageError(
             "no SOURCE given: no file, no folder, and nothing piped in", f"try: {EXAMPLE}"
         )
-    stdin = console.read_stdin(_STDIN_EXAMPLE) if STDIN in names else None
+    stdin = console.spool_stdin(_STDIN_EXAMPLE) if STDIN in names else None
     return Sources(tuple(names), stdin)
 
 

@@ -82,6 +82,20 @@ MACHINE = (
         ("--calibrated/--no-calibrated",),
     ),
     Option(
+        "gpu_memory",
+        str,
+        None,
+        "Refuse what needs more GPU memory than this for weights, keys and values, as in 24GiB.",
+        metavar="SIZE",
+    ),
+    Option(
+        "host_memory",
+        str,
+        None,
+        "The same for the main memory where the model runs on the processor.",
+        metavar="SIZE",
+    ),
+    Option(
         "context_limit",
         int,
         None,
@@ -147,8 +161,9 @@ ANSWER = (
         int,
         1,
         "How often the passages of an answer are looked for: from the second time on by what the "
-        "best ones name, for questions that take several facts.",
-        minimum=1,
+        "best ones name, for questions that take several facts. 0, with --answer attend, looks for "
+        "none and starts soonest.",
+        minimum=0,
         metavar="N",
     ),
     Option("cite", bool, False, "After the answer, list the passages it rests on."),
@@ -278,6 +293,13 @@ SESSION = (
     ),
     Option("no_cache", bool, False, "Neither use nor save a session."),
     Option("refresh", bool, False, "Read everything anew even if a saved session matches."),
+    Option(
+        "verify_weights",
+        bool,
+        False,
+        "Tell the model by every byte of its weights, not by samples; sessions read with it are "
+        "kept apart.",
+    ),
     Option(
         "stale_ok",
         bool,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hipcli.config import config_file, options
+from hipcli.config import config_file, numbers, options
 from hipcli.config.option import Option
 from hipcli.terminal import completion
 
@@ -62,7 +62,7 @@ def _parameter(option: Option) -> inspect.Parameter:
         show_envvar=False,
         show_default=_shown_default(option),
         metavar="|".join(option.choices) or option.metavar,
-        min=option.minimum,
+        parser=None if counted else _parser(option),
         count=counted,
         is_eager=option.name == "config",
         callback=callback,
@@ -75,6 +75,13 @@ def _parameter(option: Option) -> inspect.Parameter:
         default=default,
         annotation=Annotated[kind, info],
     )
+
+
+def _parser(option: Option) -> Callable[[Any], Any] | None:
+    """What reads a number; Typer's own words about a wrong one do not repeat it."""
+    if option.kind is int:
+        return numbers.whole(option.minimum)
+    return numbers.decimal(option.minimum) if option.kind is float else None
 
 
 def _completer(option: Option) -> Callable[..., Any] | None:

@@ -23,6 +23,7 @@ from hipcli.terminal.console import Console
 
 if TYPE_CHECKING:
     from hipcli.documents import ReadOptions
+    from hipcli.documents.spool import Spool
 
 _METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name != "method")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
@@ -43,7 +44,9 @@ class Settings:
 
     @classmethod
     def of(cls, context: typer.Context) -> "Settings":
-        """Settings of the running command. Tells its console how to talk, and `-v` what won."""
+        """Settings of the running command. Tells its console how to talk, and `-v` what won: of
+        settings that somebody set, of all with `-vv`.
+        """
         values = dict(context.meta[VALUES])
         known = {option.name: option for option in options.ALL if option.name in values}
         sources = {name: _source(context, option) for name, option in known.items()}
@@ -51,7 +54,8 @@ class Settings:
         console: Console = context.obj
         settings._configure(console)
         for name, source in sources.items():
-            console.detail(f"{name} = {_shown(values[name])} ({source})")
+            if source != "default" or console.verbose > 1:
+                console.detail(f"{name} = {_shown(values[name])} ({source})")
         return settings
 
     @classmethod
@@ -119,7 +123,12 @@ class Settings:
 
     def engine_config(self, **changes: Any) -> EngineConfig:
         """The engine's config; `changes` are fields that do not come from options."""
-        made = {"models_dir": self.models_dir, "method_settings": self.method_settings()}
+        made: dict[str, Any] = {
+            "models_dir": self.models_dir,
+            "method_settings": self.method_settings(),
+            "gpu_memory_bytes": self._size("gpu_memory"),
+            "host_memory_bytes": self._size("host_memory"),
+        }
         return self._made(EngineConfig, **made | changes)
 
     def generation_config(self) -> GenerationConfig:
@@ -133,18 +142,18 @@ class Settings:
                     raise UsageError(f"{both} exclude one another", "give one of them")
         directory = None if self.values["no_cache"] else self.cache_root
         limit = self.values["cache_max_size"]
-        max_bytes = 0 if limit is None else max(1, parse_size(limit))
+        max_bytes = 0 if limit is None else max(1, self._size("cache_max_size"))
         keep = parse_keep(self.values["keep"])
         return self._made(CacheConfig, directory=directory, max_bytes=max_bytes, keep=keep)
 
-    def read_options(self, stdin: bytes | None) -> "ReadOptions":
+    def read_options(self, stdin: "Spool | None") -> "ReadOptions":
         from hipcli.documents import ReadOptions
 
         converted: dict[str, Any] = {}
         if self.values["max_file_size"] is not None:
-            converted["max_file_bytes"] = parse_size(self.values["max_file_size"])
+            converted["max_file_bytes"] = self._size("max_file_size")
         if self.values["max_total_size"] is not None:
-            converted["max_total_bytes"] = parse_size(self.values["max_total_size"])
+            converted["max_total_bytes"] = self._size("max_total_size")
         if self.values["max_files"] is None:
             # The default exists once, in ReadOptions.
             converted["max_files"] = ReadOptions().max_files
@@ -156,6 +165,20 @@ class Settings:
             stdin=stdin,
             **converted,
         )
+
+    def _size(self, name: str) -> int:
+        """Bytes of the option called `name`, 0 when it is not given.
+
+        Raises:
+            UsageError: it is no size, or an allowance of nothing.
+        """
+        text = self.values.get(name)
+        if text is None:
+            return 0
+        num_bytes = parse_size(text, options.flag(name))
+        if num_bytes == 0 and name in ("gpu_memory", "host_memory"):
+            raise UsageError(f"{options.flag(name)} {text} leaves no room", "write it as 24GiB")
+        return num_bytes
 
     def _made(self, config: type[Config], **converted: Any) -> Config:
         """A config from the values whose names are its fields, and from those given here.
@@ -216,18 +239,21 @@ def _source(context: typer.Context, option: Option) -> str:
 
 
 def _shown(value: Any) -> str:
-    return "not set" if value is None or value == () else str(value)
+    return "not set" if value in (None, (), "") else str(value)
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, flag: str) -> int:
     """Bytes in a size such as `2MiB`, `1.5G` or `4096`; units are powers of 1024.
+
+    Args:
+        flag: what it was given to, for the error.
 
     Raises:
         UsageError: anything else.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is not a size", "write it as 500KiB, 2MiB or 1GiB")
+        raise UsageError(f"{flag}: {text!r} is not a size", "write it as 500KiB, 2MiB or 1GiB")
     power = " kmgt".index((match[2].lower() or " ")[0].replace("b", " "))
     return int(float(match[1]) * 1024**power)
 

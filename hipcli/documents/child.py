@@ -1,8 +1,8 @@
 """What every child process that reads a foreign file does around the reading itself.
 
-Standard input: one JSON line (num_bytes, password, first_page, engine, memory_bytes, cpu_s), then
-the bytes of the file. Standard output: events as JSON lines, the first of them "ready", the last
-"end" or "error". A hostile file so costs one error, not the program.
+Standard input: one JSON line (num_bytes, password, first_page, end_page, engine, memory_bytes,
+cpu_s), then the bytes of the file. Standard output: events as JSON lines, the first of them
+"ready", the last "end" or "error". A hostile file so costs one error, not the program.
 """
 
 import json

@@ -16,6 +16,8 @@ from hipcli.documents.options import PdfLimits
 
 # Starting Python takes a tenth of a second; a busy machine gets this many seconds.
 _START_S = 60.0
+# How often is looked whether another thread wants a child ended.
+_STOP_S = 0.25
 _ENDED = object()
 
 
@@ -29,7 +31,7 @@ class WorkerRequest:
 
     Args:
         engine: "pdfium" (with pypdf's help), "pypdf" alone, or a kind that `module` reads.
-        first_page: 0-based.
+        first_page, end_page: which pages, 0-based and without the last one; for PDFs.
         deadline: `time.monotonic()` at which reading must have ended.
         module: of `hipcli.documents`, what the child runs.
     """
@@ -41,13 +43,19 @@ class WorkerRequest:
     limits: PdfLimits
     deadline: float
     module: str = "pdf_worker"
+    end_page: int = 0
 
 
-def worker_events(request: WorkerRequest) -> Iterator[dict[str, Any]]:
+def worker_events(
+    request: WorkerRequest, stop: threading.Event | None = None
+) -> Iterator[dict[str, Any]]:
     """The events of a module such as `pdf_worker`, as they come; the child never outlives this.
 
+    Args:
+        stop: once set, by another thread, the child is ended.
+
     Raises:
-        WorkerDied: it crashed, ran out of memory or time, or sent too much.
+        WorkerDied: it crashed, ran out of memory or time, sent too much, or was stopped.
     """
     flags = ["-P"] if sys.version_info >= (3, 11) else []
     process = subprocess.Popen(
@@ -60,19 +68,19 @@ def worker_events(request: WorkerRequest) -> Iterator[dict[str, Any]]:
     )
     assert process.stdin is not None and process.stdout is not None
     lines: queue.Queue[Any] = queue.Queue(maxsize=64)
-    stop = threading.Event()
+    ended = threading.Event()
     threads = [
         threading.Thread(target=_feed, args=(process.stdin, request), daemon=True),
         threading.Thread(
-            target=_collect, args=(process.stdout, lines, request.limits, stop), daemon=True
+            target=_collect, args=(process.stdout, lines, request.limits, ended), daemon=True
         ),
     ]
     for thread in threads:
         thread.start()
     try:
-        yield from _events(process, lines, request)
+        yield from _events(process, lines, request, stop)
     finally:
-        stop.set()
+        ended.set()
         process.kill()
         process.wait()
         for thread in threads:
@@ -80,15 +88,17 @@ def worker_events(request: WorkerRequest) -> Iterator[dict[str, Any]]:
 
 
 def _events(
-    process: "subprocess.Popen[bytes]", lines: "queue.Queue[Any]", request: WorkerRequest
+    process: "subprocess.Popen[bytes]",
+    lines: "queue.Queue[Any]",
+    request: WorkerRequest,
+    stop: threading.Event | None,
 ) -> Iterator[dict[str, Any]]:
     patience_s = _START_S
     while True:
         left_s = request.deadline - time.monotonic()
-        try:
-            line = lines.get(timeout=max(0.0, min(patience_s, left_s)))
-        except queue.Empty:
-            raise WorkerDied(_too_slow(patience_s, left_s, request.limits)) from None
+        line = _next_line(lines, min(patience_s, left_s), stop)
+        if line is None:
+            raise WorkerDied(_too_slow(patience_s, left_s, request.limits))
         if isinstance(line, WorkerDied):
             raise line
         if line is _ENDED:
@@ -100,12 +110,31 @@ def _events(
         patience_s = request.limits.page_s
 
 
+def _next_line(lines: "queue.Queue[Any]", patience_s: float, stop: threading.Event | None) -> Any:
+    """The next line of the child; None when `patience_s` went by without one.
+
+    Raises:
+        WorkerDied: `stop` was set.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        left_s = max(0.0, until - time.monotonic())
+        try:
+            return lines.get(timeout=left_s if stop is None else min(left_s, _STOP_S))
+        except queue.Empty:
+            if stop is not None and stop.is_set():
+                raise WorkerDied("stopped") from None
+            if left_s <= _STOP_S or stop is None:
+                return None
+
+
 def _feed(stdin: BinaryIO, request: WorkerRequest) -> None:
     """Send the request; a child that died does not read it, and its end is noticed elsewhere."""
     header = {
         "num_bytes": len(request.data),
         "password": request.password,
         "first_page": request.first_page,
+        "end_page": request.end_page,
         "engine": request.engine,
         "memory_bytes": request.limits.memory_bytes + 3 * len(request.data),
         "cpu_s": max(1.0, request.deadline - time.monotonic()),

@@ -2,8 +2,12 @@
 
 import codecs
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hipcli.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from hipcli.documents.spool import Spool
 
 # Codecs that Python calls text encodings, though no file is written in them; some of them take
 # quadratic time.
@@ -52,7 +56,7 @@ class ReadOptions:
         encoding: for text that has no byte order mark and is not plainly UTF-8; None guesses.
         password: for encrypted PDFs; never shown, logged or stored.
         strict: partial input is an error.
-        stdin: the bytes behind the source `-`.
+        stdin: what is behind the source `-`.
     """
 
     include: tuple[str, ...] = ()
@@ -65,7 +69,7 @@ class ReadOptions:
     encoding: str | None = None
     password: str | None = field(default=None, repr=False)
     strict: bool = False
-    stdin: bytes | None = field(default=None, repr=False)
+    stdin: "bytes | Spool | None" = field(default=None, repr=False)
     pdf_limits: PdfLimits = PdfLimits()
 
     def __post_init__(self) -> None:

@@ -1,11 +1,13 @@
-"""Two columns that a PDF draws line by line across the page, put in the order they are read.
+"""Columns that a PDF draws line by line across the page, put in the order they are read.
 
 pdfium gives text in the order it was drawn, which mostly is the order of reading. Where the
 drawing goes from column to column with every line, two texts are mixed; this file finds such pages
-by their boxes. Rows of a table are drawn in the same way and must stay rows: what tells prose from
-a table is that its lines fill their column.
+by their boxes. Three and more columns are two, of which one or both are columns again. Rows of a
+table are drawn in the same way and must stay rows: what tells prose from a table is that its lines
+fill their column.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
@@ -40,9 +42,8 @@ def reading_order(boxes: Sequence[Box]) -> list[list[int]] | None:
     sides = [_side(box, gutter) for box in boxes]
     in_columns = [side for side in sides if side]
     switches = sum(a != b for a, b in pairwise(in_columns))
-    left, right = (
-        _lines(boxes, [at for at, side in enumerate(sides) if side == which]) for which in (-1, 1)
-    )
+    halves = [[at for at, side in enumerate(sides) if side == which] for which in (-1, 1)]
+    left, right = (_lines(boxes, half) for half in halves)
     # Drawn one column after the other, the side changes once or, around figures, a few times.
     if min(len(left), len(right)) < _MIN_LINES or switches < min(len(left), len(right)) / 2:
         return None
@@ -54,7 +55,18 @@ def reading_order(boxes: Sequence[Box]) -> list[list[int]] | None:
         return None
     if not (_is_prose(boxes, left) and _is_prose(boxes, right)):
         return None
+    left, right = (
+        _with_columns(boxes, half, lines) for half, lines in zip(halves, (left, right), strict=True)
+    )
     return _joined(boxes, left, right, across)
+
+
+def _with_columns(
+    boxes: Sequence[Box], chosen: Sequence[int], lines: list[list[int]]
+) -> list[list[int]]:
+    """The lines of one column; where it is several columns itself, those one after the other."""
+    inner = reading_order([boxes[at] for at in chosen])
+    return lines if inner is None else [[chosen[at] for at in line] for line in inner]
 
 
 def _find_gutter(boxes: Sequence[Box]) -> float | None:
@@ -62,7 +74,9 @@ def _find_gutter(boxes: Sequence[Box]) -> float | None:
     low, high = min(box[0] for box in boxes), max(box[2] for box in boxes)
     start, end = (low + (high - low) * share for share in _GUTTER_RANGE)
     places = [start + (end - start) * step / (_GUTTER_STEPS - 1) for step in range(_GUTTER_STEPS)]
-    crossed = [sum(_side(box, place) == 0 for box in boxes) for place in places]
+    # Those that begin left of a place, less those that end there too.
+    starts, ends = sorted(box[0] for box in boxes), sorted(box[2] for box in boxes)
+    crossed = [max(0, bisect_left(starts, place) - bisect_right(ends, place)) for place in places]
     fewest = min(crossed)
     if fewest > _MAX_CROSSING * len(boxes):
         return None

@@ -4,7 +4,10 @@ Runs in the child process only. pypdf is slow and is imported when it is needed.
 """
 
 import io
+from collections.abc import Iterator
 from typing import Any
+
+from hipcli.documents.pdf_links import MAX_LINKS, readable_target
 
 # Of one page; a form that says more is hostile.
 _MAX_FIELDS = 10_000
@@ -31,20 +34,45 @@ def page_labels(reader: Any, num_pages: int) -> list[str | None]:
     return (labels + [None] * num_pages)[:num_pages]
 
 
+def lacks_content(page: Any) -> bool:
+    """Whether what a page says is drawn on it is not in the file."""
+    if "/Contents" not in page:
+        return False
+    content = page.raw_get("/Contents").get_object()
+    parts = content if isinstance(content, list) else [content]
+    # An object that is not there is None.
+    return bool(parts) and all(part is None or part.get_object() is None for part in parts)
+
+
+def web_links(page: Any) -> list[list[str]]:
+    """Targets of a page's links out of the document; the words they lie on are not known."""
+    links: list[list[str]] = []
+    for annotation in _annotations(page):
+        if "/A" not in annotation or len(links) >= MAX_LINKS:
+            continue
+        action = annotation["/A"]
+        if "/URI" in action:
+            links += [["", target] for target in readable_target(str(action["/URI"]))]
+    return links
+
+
 def form_fields(page: Any) -> list[list[str]]:
     """Names and values of a page's form fields that are filled in, in the page's order."""
     fields: list[list[str]] = []
-    if "/Annots" not in page:
-        return fields
-    # pypdf's `[]` looks up what a reference points to, its `get` does not.
-    for reference in page["/Annots"]:
-        annotation = reference.get_object()
+    for annotation in _annotations(page):
         if annotation.get("/Subtype") != "/Widget" or len(fields) >= _MAX_FIELDS:
             continue
         name, value, secret = _field(annotation)
         if value and not secret and [name, value] not in fields[-1:]:
             fields.append([name, value])
     return fields
+
+
+def _annotations(page: Any) -> Iterator[Any]:
+    # pypdf's `[]` looks up what a reference points to, its `get` does not.
+    if "/Annots" in page:
+        for reference in page["/Annots"]:
+            yield reference.get_object()
 
 
 def _field(annotation: Any) -> tuple[str, str, bool]:

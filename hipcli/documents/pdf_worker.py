@@ -1,12 +1,12 @@
 """Reads one PDF in a process of its own, so that a hostile file costs one error and no more.
 
-Run as `python -m hipcli.documents.pdf_worker`. Standard input: one JSON line (num_bytes, password,
-first_page, engine, memory_bytes, cpu_s), then the bytes of the PDF. Standard output: JSON lines
+Run as `python -m hipcli.documents.pdf_worker`; see `child` for what goes in. Events:
     {"event": "ready"}                                    before anything is read
-    {"event": "open", "pages": N}
-    {"event": "outline", "entries": [[title, level, page index], ...]}
-    {"event": "page", "index", "text": str | null, "label", "garbled", "image_share", "objects"}
-    {"event": "extra", "index", "text": str | null, "fields": [[name, value], ...]}
+    {"event": "open", "pages": N, "notes": [[code, message], ...]}
+    {"event": "outline", "entries": [[title, level, page index], ...]}   from the first page's child
+    {"event": "page", "index", "text": str | null, "label", "garbled", "image_share", "objects",
+        "links": [[words, target], ...], "notes": [text, ...]}
+    {"event": "extra", "index", "text": str | null, "fields": [[name, value], ...], "missing": bool}
     {"event": "end", "xfa": bool} or {"event": "error", "code", "message"}
 Pages come from pdfium and as soon as they are read, so that what ends this process costs one page.
 Then pypdf adds form values, and a second opinion on pages where pdfium found nothing or garbage.
@@ -14,11 +14,15 @@ Then pypdf adds form values, and a second opinion on pages where pdfium found no
 
 import itertools
 import re
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from hipcli.documents import pdf_second
 from hipcli.documents.child import emit, serve
 from hipcli.documents.pdf_columns import Box, reading_order
+from hipcli.documents.pdf_damage import damage
+from hipcli.documents.pdf_links import web_links
+from hipcli.documents.pdf_notes import notes
 from hipcli.documents.pdf_text import HYPHEN_MARK, is_garbled
 
 # Pages that pypdf, which is slow, looks at again.
@@ -60,11 +64,13 @@ def _serve_pdfium(data: bytes, request: dict[str, Any], out: BinaryIO) -> bool:
             return False
         emit(out, event="error", code=codes[error.err_code], message=str(error))
         return True
-    emit(out, event="open", pages=num_pages)
-    if not request["first_page"]:
+    whole = not request["first_page"]
+    emit(out, event="open", pages=num_pages, notes=_file_notes(data, pdf) if whole else [])
+    if whole:
         emit(out, event="outline", entries=_outline(pdf))
+    pages = range(request["first_page"], min(request["end_page"], num_pages))
     doubtful: dict[int, float] = {}
-    for index in range(request["first_page"], num_pages):
+    for index in pages:
         page = _read_page(pdf, index)
         emit(out, event="page", index=index, **page)
         if page["garbled"] or not (page["text"] or "").strip() and page["image_share"] < 0.5:
@@ -73,7 +79,7 @@ def _serve_pdfium(data: bytes, request: dict[str, Any], out: BinaryIO) -> bool:
     form_type = pdf.get_formtype()
     if form_type or doubtful:
         again = dict(itertools.islice(doubtful.items(), _SECOND_OPINIONS))
-        _serve_extras(data, request, again, bool(form_type), out)
+        _serve_extras(data, request, again, pages if form_type else (), out)
     xfa = form_type in (pdfium.raw.FORMTYPE_XFA_FULL, pdfium.raw.FORMTYPE_XFA_FOREGROUND)
     emit(out, event="end", xfa=xfa)
     return True
@@ -89,6 +95,16 @@ def _open_pdfium(data: bytes, password: str | None) -> Any:
         if password is None or error.err_code != pdfium.raw.FPDF_ERR_PASSWORD:
             raise
     return pdfium.PdfDocument(data, password=password)
+
+
+def _file_notes(data: bytes, pdf: Any) -> list[tuple[str, str]]:
+    """What is to be said of the file as a whole."""
+    found = damage(data)
+    attached = pdf.count_attachments()
+    if attached:
+        files = "1 file is" if attached == 1 else f"{attached:,} files are"
+        found.append(("pdf_attachments", f"{files} attached to the PDF and not read"))
+    return found
 
 
 def _outline(pdf: Any) -> list[list[Any]]:
@@ -126,11 +142,21 @@ def _read_page(pdf: Any, index: int) -> dict[str, Any]:
             "garbled": is_garbled(text, _unmapped(textpage)),
             "image_share": share,
             "objects": objects,
+            "links": web_links(pdf, page, textpage),
+            "notes": notes(page),
         }
         textpage.close()
         page.close()
     except (pdfium.PdfiumError, MemoryError):
-        return {"text": None, "label": None, "garbled": False, "image_share": 0.0, "objects": 0}
+        return {
+            "text": None,
+            "label": None,
+            "garbled": False,
+            "image_share": 0.0,
+            "objects": 0,
+            "links": [],
+            "notes": [],
+        }
     return result
 
 
@@ -206,28 +232,40 @@ def _images(page: Any) -> tuple[float, int]:
 
 
 def _serve_extras(
-    data: bytes, request: dict[str, Any], again: dict[int, float], form: bool, out: BinaryIO
+    data: bytes,
+    request: dict[str, Any],
+    again: dict[int, float],
+    form: Sequence[int],
+    out: BinaryIO,
 ) -> None:
     """Form values and second opinions by pypdf; one broken page does not cost the others.
 
     Args:
         again: pages to read again, and the share of their characters taken to have no map.
+        form: pages to look for form fields on.
     """
-    reader = pdf_second.open_reader(data, request["password"])
+    try:
+        reader = pdf_second.open_reader(data, request["password"])
+    # A second opinion is missed by nobody, form values are.
+    except Exception:
+        if form:
+            raise
+        return
     if reader is None:
         return
-    for index in range(len(reader.pages)) if form else again:
+    for index in form or again:
         try:
             page = reader.pages[index]
             fields = pdf_second.form_fields(page) if form else []
             text = page.extract_text() if index in again else None
+            missing = index in again and pdf_second.lacks_content(page)
         # pypdf raises errors of many kinds on broken pages.
         except Exception:
             continue
         if text and is_garbled(text, again[index]):
             text = None
-        if fields or (text and text.strip()):
-            emit(out, event="extra", index=index, text=text, fields=fields)
+        if fields or missing or (text and text.strip()):
+            emit(out, event="extra", index=index, text=text, fields=fields, missing=missing)
 
 
 def _serve_pypdf(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
@@ -237,14 +275,16 @@ def _serve_pypdf(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
         emit(out, event="error", code="password", message="")
         return
     num_pages = len(reader.pages)
-    emit(out, event="open", pages=num_pages)
+    found = [] if request["first_page"] else damage(data)
+    emit(out, event="open", pages=num_pages, notes=found)
     labels = pdf_second.page_labels(reader, num_pages)
-    for index in range(request["first_page"], num_pages):
+    for index in range(request["first_page"], min(request["end_page"], num_pages)):
         try:
-            text = reader.pages[index].extract_text()
+            page = reader.pages[index]
+            text, links = page.extract_text(), pdf_second.web_links(page)
         # As above: of many kinds.
         except Exception:
-            text = None
+            text, links = None, []
         garbled = text is not None and is_garbled(text, 0.0)
         emit(
             out,
@@ -255,6 +295,8 @@ def _serve_pypdf(data: bytes, request: dict[str, Any], out: BinaryIO) -> None:
             garbled=garbled,
             image_share=0.0,
             objects=0,
+            links=links,
+            notes=[],
         )
     emit(out, event="end", xfa=False)
 

@@ -100,7 +100,8 @@ def _read_item(item: Item, options: ReadOptions) -> tuple[Document, list[Warning
             raise item.refusal
         if item.path == STDIN:
             assert options.stdin is not None, "_check_usage refuses - without standard input"
-            data = options.stdin
+            given = options.stdin
+            data = given if isinstance(given, bytes) else given.read(options.encoding)
         elif item.relative is None and item.path.startswith(files.DESCRIPTORS):
             data = files.read_descriptor(item.path)
         else:
@@ -178,6 +179,10 @@ def _nothing_to_read(corpus: Corpus) -> InputError:
     if len(corpus.inputs) == 1:
         only = corpus.inputs[0]
         return InputError(f"{only.name}: {only.reason}", only.hint)
+    left_out = all(document.status == "skipped" for document in corpus.inputs)
+    if left_out and any(document.code == "not_included" for document in corpus.inputs):
+        none = f"none of {len(corpus.inputs):,} files matches --include"
+        return InputError(none, "A pattern is written as in .gitignore: '*.py', 'src/**'.")
     lines = [f"{document.name}: {document.reason}" for document in corpus.inputs]
     hints = list(dict.fromkeys(document.hint for document in corpus.inputs if document.hint))
     message = f"nothing to read in {len(lines):,} inputs: {joined(lines)}"

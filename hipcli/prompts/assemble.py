@@ -9,13 +9,7 @@ from hipcli.documents import Corpus
 from hipcli.documents.decode import drop_surrogates
 from hipcli.prompts.context import Context, DocumentSpan, TextSpan
 from hipcli.prompts.layout import INSTRUCTION, INTRODUCTION, QUESTION, Piece, pieces
-
-# White space as Python's str.isspace has it, up to U+3000.
-_SPACES = np.array(
-    [*range(9, 14), *range(28, 33), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]
-    + [0x2028, 0x2029, 0x202F, 0x205F, 0x3000],
-    dtype=np.uint32,
-)
+from hipcli.prompts.token_lines import token_lines
 
 
 class EncodedText(Protocol):
@@ -151,35 +145,6 @@ def _question_texts(question: str, instruction: str, lead: str = "") -> tuple[st
         f" {words}" if words else "",
         f"\n{instruction}" if instruction else "",
     )
-
-
-def token_lines(text: str, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lines of the first visible character from each token on, and of the last up to its end.
-
-    Args:
-        text: without surrogates; newlines are "\\n".
-        offsets: [N, 2] characters [start, end) of each token.
-
-    Returns:
-        Two int32 [N] arrays of 1-based lines.
-    """
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    newlines = np.flatnonzero(codes == 10)
-    visible = np.flatnonzero(~np.isin(codes, _SPACES))
-    if not len(visible):
-        visible = np.array([0])
-    last = len(visible) - 1
-    starts, ends = offsets[:, 0].copy(), offsets[:, 1].copy()
-    # A token can be a part of a character: it is first seen with the token that starts it and
-    # complete with the one that ends it.
-    split = starts[1:] < ends[:-1]
-    starts[1:] += split
-    ends[:-1] -= split
-    first_at = visible[np.minimum(np.searchsorted(visible, starts), last)]
-    last_at = visible[np.maximum(np.searchsorted(visible, ends) - 1, 0)]
-    first_lines = np.searchsorted(newlines, first_at) + 1
-    last_lines = np.searchsorted(newlines, last_at) + 1
-    return first_lines.astype(np.int32), last_lines.astype(np.int32)
 
 
 class _Builder:

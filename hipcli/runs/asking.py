@@ -31,6 +31,9 @@ class Run:
         command: its name, for the first JSON event.
     """
 
+    # What is left of a run that is interrupted once everything is read.
+    _all_read = 'what was read is saved; hip ask --resume "QUESTION" asks about it'
+
     def __init__(self, console: Console, settings: Settings, sink: Sink, command: str) -> None:
         self._console = console
         self._settings = settings
@@ -39,6 +42,7 @@ class Run:
         self._report = Report(sink, settings.output_format, settings.values["cite"])
         self._warnings: list[dict[str, str]] = []
         self._started_s = time.perf_counter()
+        self._reading: Progress | None = None
 
     def run(self) -> int:
         """Does the work, and returns the exit code."""
@@ -50,13 +54,26 @@ class Run:
             self._report.start(self._command, __version__)
             try:
                 return self._work(view)
-            except BaseException:
+            except BaseException as error:
                 view.stop()
                 self._report.abandon()
+                if isinstance(error, KeyboardInterrupt):
+                    console.kept = self._kept_in_words()
                 raise
 
     def _work(self, view: ProgressView) -> int:
         raise NotImplementedError
+
+    def _kept_in_words(self) -> str:
+        """What an interrupted run leaves behind, and how to go on; empty if there is nothing."""
+        reading, values = self._reading, self._settings.values
+        if reading is None or not reading.kv_disk_bytes or values["no_cache"]:
+            return ""
+        if reading.done_tokens == reading.total_tokens:
+            return self._all_read
+        again = "the same command" + (" without --refresh" if values["refresh"] else "")
+        done = f"{count(reading.done_tokens)} of {count(reading.total_tokens)} tokens"
+        return f"{done} are kept; {again} goes on from there"
 
     def _show(self, event: Event, view: ProgressView) -> None:
         if isinstance(event, Token):
@@ -69,6 +86,7 @@ class Run:
     def _show_work(self, event: Event, view: ProgressView) -> None:
         """Shows what is no part of an answer."""
         if isinstance(event, Progress):
+            self._reading = event if event.phase == "prefill" else self._reading
             view.advance(event)
             self._report.progress(event)
         elif isinstance(event, Phase):

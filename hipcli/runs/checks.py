@@ -1,4 +1,4 @@
-"""What can be refused before any document is read: settings at odds with each other or the machine.
+"""What can be refused before work begins: settings at odds with each other or the machine.
 
 Nothing here loads torch, so that a mistake in a command line is told at once.
 """
@@ -6,9 +6,13 @@ Nothing here loads torch, so that a mistake in a command line is told at once.
 import importlib.metadata
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hipcli.config.settings import Settings
-from hipcli.engine.errors import UsageError
+from hipcli.engine.errors import NotCachedError, UsageError
+
+if TYPE_CHECKING:
+    from hipcli.documents import Corpus
 
 # What the drivers that PyTorch calls "cuda" leave in /dev: NVIDIA's, on a Jetson and under WSL
 # too, and AMD's.
@@ -26,11 +30,19 @@ def check_settings(settings: Settings) -> None:
     from hipcli.engine.methods import make_config
 
     config = settings.engine_config()
+    if not config.model.strip():
+        raise UsageError("--model is empty", "leave it out, or name one; hip models list has them")
     make_config(config.method, config.method_settings)
+    if settings.values.get("rounds") == 0 and settings.values["answer"] != "attend":
+        raise UsageError(
+            "--rounds 0 looks for no passages, which only attend can do without",
+            "add --answer attend, or give 1 or more",
+        )
     settings.generation_config()
     settings.cache_config()
     check_reading(settings)
     check_device(config.device)
+    check_kv_dtype(config.kv_dtype, config.device)
 
 
 def check_reading(settings: Settings) -> None:
@@ -46,6 +58,25 @@ def check_reading(settings: Settings) -> None:
     settings.read_options(None)
 
 
+def require_session(cache_root: Path, corpus: "Corpus") -> None:
+    """Refuses documents that no session is about, before a model is loaded for nothing.
+
+    Raises:
+        NotCachedError: there is no such session.
+    """
+    from hipcli.engine.sessions import SessionStore
+
+    wanted = [(document.name, document.sha256) for document in corpus.documents]
+    for record in SessionStore(cache_root).list():
+        told = [(entry["name"], entry["sha256"]) for entry in record.inputs]
+        if record.complete and told == wanted:
+            return
+    raise NotCachedError(
+        "no saved session is about these documents as they are now",
+        "ask once without --cached-only, or see: hip sessions list",
+    )
+
+
 def check_device(device: str) -> None:
     """Refuses `cuda` where there is no GPU or no PyTorch for one, as far as a glance can tell.
 
@@ -54,16 +85,33 @@ def check_device(device: str) -> None:
     """
     if not device.startswith("cuda"):
         return
-    hint = "use --device cpu, or auto; hip doctor shows what is here"
+    reason = _why_no_gpu()
+    if reason:
+        hint = "use --device cpu, or auto; hip doctor shows what is here"
+        raise UsageError(f"--device {device}: {reason}", hint)
+
+
+def check_kv_dtype(kv_dtype: str, device: str) -> None:
+    """Refuses 8-bit keys and values where there is no GPU, as far as a glance can tell.
+
+    Raises:
+        UsageError: the model will surely run on the processor.
+    """
+    reason = "" if kv_dtype == "auto" or device.startswith("cuda") else "--device cpu was given"
+    if reason and device == "auto":
+        reason = _why_no_gpu()
+    if reason:
+        raise UsageError(f"--kv-dtype {kv_dtype} needs a GPU, and {reason}", "leave it at auto")
+
+
+def _why_no_gpu() -> str:
+    """Why there is surely no GPU to be had; empty where a glance cannot tell."""
     if sys.platform == "darwin":
-        raise UsageError(f"--device {device}: there is no CUDA on a Mac", hint)
+        return "there is no CUDA on a Mac"
     if sys.platform == "linux" and not any((_DEVICES / name).exists() for name in _GPU_FILES):
-        raise UsageError(f"--device {device}: this machine has no GPU", hint)
+        return "this machine has no GPU"
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        return
-    if version.endswith("+cpu"):
-        raise UsageError(
-            f"--device {device}: PyTorch {version} was built without GPU support", hint
-        )
+        return ""
+    return f"PyTorch {version} was built without GPU support" if version.endswith("+cpu") else ""

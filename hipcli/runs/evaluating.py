@@ -265,7 +265,7 @@ def parse_lengths(text: str) -> tuple[int, ...]:
 def _tokens(word: str) -> int:
     """Tokens in a length such as 4096, 8k or 1m."""
     try:
-        return parse_size(word)
+        return parse_size(word, "--lengths")
     except UsageError as error:
         raise UsageError(
             f"--lengths: {word!r} is no length", "write it as 4096, 8k or 1m"

@@ -18,7 +18,7 @@ from hipcli.config.settings import Settings
 from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.events import Event, Result
 from hipcli.runs import opening, stale
-from hipcli.runs.checks import check_settings
+from hipcli.runs.checks import check_settings, require_session
 from hipcli.runs.conversation import Turn, as_record, keep, turns_of
 from hipcli.runs.material import (
     Material,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # cut and read by them.
 _KEPT_SETTINGS = (
     *stale.SHAPING,
-    *("system", "context_limit", "fit", "encoding"),
+    *("system", "context_limit", "fit", "encoding", "verify_weights"),
     *("include", "exclude", "hidden", "gitignore", "max_file_size"),
 )
 # New files of a folder that are named in a warning.
@@ -125,7 +125,10 @@ class Inquiry:
         """
         opening.require_model(self.settings.engine_config())
         self._folders = stale.folders_of(sources.names)
-        self._open_corpus(self._read(sources, view), view, questions)
+        corpus = self._read(sources, view)
+        if self._cache.cached_only:
+            require_session(self.settings.cache_root, corpus)
+        self._open_corpus(corpus, view, questions)
 
     def open_session(
         self, key: str | None, view: ProgressView, questions: Sequence[str] = ()
@@ -260,12 +263,9 @@ class Inquiry:
     def grounds(self, question: str, result: Result) -> Grounds:
         """Where the answer to `question` comes from, looked up in the documents."""
         # It searches with numpy; a command that asks nothing does not wait for that.
-        from hipcli.citing.citations import find_citations
+        from hipcli.citing.grounding import find_grounds
 
-        findings = self.findings(result)
-        context = self.material.context
-        citations = find_citations(question, result.answer, context, findings)
-        return Grounds(tuple(findings), tuple(citations))
+        return find_grounds(question, result.answer, self.material.context, self.findings(result))
 
     def document(
         self,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hipcli.documents import PAGED_KINDS
 from hipcli.prompts import Context
 from hipcli.summary.repository import EntryPoint
 from hipcli.summary.sections import Section, label, place
@@ -41,19 +42,20 @@ class Summary:
 def as_text(summary: Summary, context: Context, per: Per) -> str:
     """The summary for people; with `none` the synthesis alone."""
     blocks = [summary.text]
-    if per != "none":
+    # The summary of a single part is that part's.
+    if per != "none" and len(summary.parts) > 1:
         blocks += _documents(summary, context, per)
-        if summary.entry_points:
-            rows = [f"- {entry.command}  ({entry.path})" for entry in summary.entry_points]
-            blocks.append("\n".join(["## How it is run", "", *rows]))
+    if per != "none" and summary.entry_points:
+        rows = [f"- {entry.command}  ({entry.path})" for entry in summary.entry_points]
+        blocks.append("\n".join(["## How it is run", "", *rows]))
     return "\n\n".join(block for block in blocks if block)
 
 
 def part_row(part: Part, context: Context) -> dict[str, Any]:
     """A part as JSON."""
     section = part.section
-    is_pdf = context.documents[section.document].kind == "pdf"
-    ends = ("page_start", "page_end") if is_pdf else ("line_start", "line_end")
+    is_paged = context.documents[section.document].kind in PAGED_KINDS
+    ends = ("page_start", "page_end") if is_paged else ("line_start", "line_end")
     return {
         "path": context.documents[section.document].name,
         "title": label(context, section),
@@ -75,7 +77,10 @@ def _documents(summary: Summary, context: Context, per: Per) -> Iterator[str]:
             continue
         lines = [f"## {document.name}", ""] if several or per == "file" else ["## Parts", ""]
         if per == "file":
-            lines += [summary.files[index], *_titles(parts, context)]
+            # With one document its summary is the synthesis.
+            said = len(summary.files) == 1
+            body = [*([] if said else [summary.files[index], ""]), *_titles(parts, context)]
+            lines += body if body[-1:] != [""] else body[:-1]
         elif len(parts) == 1 and not parts[0].section.titles:
             lines.append(parts[0].text)
         else:
@@ -87,7 +92,7 @@ def _titles(parts: Sequence[Part], context: Context) -> list[str]:
     """The names of a file's sections, where it has more than one."""
     if len(parts) < 2:
         return []
-    return ["", "Parts: " + "; ".join(label(context, part.section) for part in parts)]
+    return ["Parts: " + "; ".join(label(context, part.section) for part in parts)]
 
 
 def _line(part: Part, context: Context) -> str:

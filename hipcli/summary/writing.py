@@ -25,6 +25,7 @@ from hipcli.summary.notes import NOTES_TOKENS, grouped, notes_context
 from hipcli.summary.repository import entry_points
 from hipcli.summary.sections import Section, describe, find_sections, label
 from hipcli.terminal.console import Console
+from hipcli.terminal.formatting import plural
 from hipcli.terminal.output import Sink
 from hipcli.terminal.progress import ProgressView
 from hipcli.terminal.report import evidence_row
@@ -69,6 +70,7 @@ class SummarizeRun(Run):
         super().__init__(console, settings, sink, "summarize")
         self._wanted = wanted
         self._generated_tokens = 0
+        self._parts_kept = 0
 
     def _work(self, view: ProgressView) -> int:
         with Inquiry(self._console, self._settings, self._warn, many=True) as inquiry:
@@ -90,6 +92,11 @@ class SummarizeRun(Run):
             view.stop()
             self._finish(opened, Summary(text, parts, files, points), per)
         return ExitCode.OK
+
+    def _kept_in_words(self) -> str:
+        if self._parts_kept and not self._settings.values["no_cache"]:
+            return f"{plural(self._parts_kept, 'part')} kept; the same command goes on"
+        return super()._kept_in_words()
 
     def _per(self) -> Per:
         documents = self._inquiry.material.context.documents
@@ -134,6 +141,7 @@ class SummarizeRun(Run):
                 "evidence": [evidence_row(found) for found in self._inquiry.findings(result)],
             }
             self._kept.put(key, kept)
+        self._parts_kept += 1
         evidence = tuple(kept.get("evidence", ()))
         return Part(section, kept["text"], str(kept.get("finish_reason", "")), evidence)
 
@@ -162,6 +170,8 @@ class SummarizeRun(Run):
         if len(parts) == 1:
             return parts[0].text
         names = [document.name for document in context.documents]
+        if len(files) == 1:
+            return next(iter(files.values()))
         if files:
             notes = [f"{names[index]}: {text}" for index, text in files.items()]
         else:

@@ -11,10 +11,16 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TextIO
 
-from hipcli.engine.errors import HipError, UsageError
+from hipcli.engine.errors import HipError, InputError, UsageError
 from hipcli.terminal.formatting import escape_controls, one_line
+
+if TYPE_CHECKING:
+    from hipcli.documents.spool import Spool
+
+# Questions and names of files; documents may be larger.
+_MAX_LIST_BYTES = 1 << 28
 
 
 class LivePrinter(Protocol):
@@ -32,7 +38,7 @@ class Console:
         stdin: text stream with a `buffer`, or None when the process has none.
         stdout: where the answer goes, and nothing else.
         stderr: progress, notices, warnings, errors.
-        width: columns of the terminal; asked of the system when None.
+        width: columns of the terminal; the system is asked each time when None.
     """
 
     def __init__(
@@ -45,13 +51,15 @@ class Console:
         self.stdin = stdin
         self.stdout = stdout
         self.stderr = stderr
-        self.width = width or shutil.get_terminal_size().columns
+        self.own_width = width
         # Filled in by the command once its options are known.
         self.failure_format = "text"
         self.quiet = False
         self.verbose = 0
         self.debug = False
         self.no_color = False
+        # Filled in by the command: what an interrupted user should know.
+        self.kept = ""
         # Filled in by the program: numbers of the signals received so far.
         self.signals: list[int] = []
         # Filled in by progress.ProgressView while it shows a live line.
@@ -80,6 +88,11 @@ class Console:
         return cls(sys.stdin, stdout, sys.stderr)
 
     @property
+    def width(self) -> int:
+        """Columns of the terminal as it is now; whoever sits before it may have resized it."""
+        return self.own_width or shutil.get_terminal_size().columns
+
+    @property
     def stdin_is_terminal(self) -> bool:
         return _is_terminal(self.stdin)
 
@@ -92,21 +105,38 @@ class Console:
         return _is_terminal(self.stderr)
 
     def read_stdin(self, example: str) -> bytes:
-        """All of stdin.
+        """All of stdin: a question, or a list of them or of files.
 
         Args:
             example: a command line that shows how to feed stdin, for the hint.
 
         Raises:
             UsageError: stdin is a terminal or closed, so nothing was piped in.
+            InputError: more than any list is.
         """
+        content = self._stdin_bytes(example).read(_MAX_LIST_BYTES + 1)
+        if len(content) > _MAX_LIST_BYTES:
+            raise InputError(f"standard input brings more than {_MAX_LIST_BYTES:,} bytes")
+        return content
+
+    def spool_stdin(self, example: str) -> "Spool":
+        """A document from stdin, kept on disk where it is large.
+
+        Raises:
+            UsageError, InputError: as `read_stdin` does, with a larger limit.
+        """
+        from hipcli.documents.spool import spool
+
+        return spool(self._stdin_bytes(example))
+
+    def _stdin_bytes(self, example: str) -> BinaryIO:
         if self.stdin is None or self.stdin_is_terminal:
             what = "closed" if self.stdin is None else "a terminal"
             raise UsageError(f"standard input is {what}, nothing was piped in", f"try: {example}")
-        buffer = getattr(self.stdin, "buffer", None)
+        buffer: BinaryIO | None = getattr(self.stdin, "buffer", None)
         if buffer is None:
-            return self.stdin.read().encode("utf-8", "surrogateescape")
-        return bytes(buffer.read())
+            buffer = io.BytesIO(self.stdin.read().encode("utf-8", "surrogateescape"))
+        return buffer
 
     def write(self, text: str) -> None:
         """Writes `text` to stdout and flushes; on a terminal control characters are spelled out."""

@@ -14,7 +14,7 @@ def on_stderr(console: Console) -> "RichConsole":
 
     return RichConsole(
         file=console.stderr,
-        width=console.width,
+        width=console.own_width,
         force_terminal=True,
         no_color=True if console.no_color else None,
         highlight=False,

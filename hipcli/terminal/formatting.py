@@ -1,10 +1,15 @@
 """Numbers, names and tables as a person reads them: plain text, no terminal known here."""
 
 import re
+import textwrap
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 _LINE_BREAK = re.compile(r"\s*[\r\n]\s*")
+_GAP = "  "
+# Of a terminal's width what a wrapped last column must have, else a row becomes a block.
+_LEAST_SHARE = 0.4
+_NARROW = 40
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -56,28 +61,84 @@ def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Iterable[int] = (),
+    width: int | None = None,
+    key: int = 0,
+) -> str:
     """Columns aligned by spaces; nothing is ever cut, so the lines suit `awk` and `grep`.
 
     Args:
         header: one name per column.
         rows: one string per column; control characters are spelled out.
         right: numbers of the columns to align at the right.
+        width: of the terminal that shows it, None if none does. What does not fit goes on below:
+            the last column under itself, or each cell on a line of its own.
+        key: the column that heads these lines.
 
     Returns:
         The lines, each ended by a newline.
     """
     cells = [list(header)] + [[one_line(cell) for cell in row] for row in rows]
     widths = [max(_width(row[column]) for row in cells) for column in range(len(header))]
+    before = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+    if width is not None and before + widths[-1] > width:
+        room = width - before
+        if room < width * _LEAST_SHARE:
+            return _blocks([[row[key], *row[:key], *row[key + 1 :]] for row in cells], width)
+        wrapped = [[*row[:-1], *(_wrapped(row[-1], room) or [""])] for row in cells]
+    else:
+        wrapped = cells
     at_right = set(right)
     lines = []
-    for row in cells:
+    for row in wrapped:
         padded = []
-        for column, cell in enumerate(row):
-            space = " " * (widths[column] - _width(cell))
+        for column, (cell, cells_wide) in enumerate(zip(row, widths, strict=False)):
+            space = " " * (cells_wide - _width(cell))
             padded.append(space + cell if column in at_right else cell + space)
-        lines.append("  ".join(padded).rstrip() + "\n")
+        lines.append(_GAP.join(padded).rstrip() + "\n")
+        lines += [" " * before + more + "\n" for more in row[len(widths) :]]
     return "".join(lines)
+
+
+def facts(named: Mapping[str, object]) -> str:
+    """What is known about one thing, a fact a line: `trained_tokens: 8,192`."""
+    return "".join(one_line(f"{name}: {_fact(name, named[name])}") + "\n" for name in named)
+
+
+def _fact(name: str, value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return size(value) if "bytes" in name else count(value)
+    return str(value)
+
+
+def _blocks(cells: Sequence[Sequence[str]], width: int) -> str:
+    """A row as its first cell, and each other cell below it behind its column's name."""
+    names = [name.lower() for name in cells[0]]
+    beside = max(map(len, names[1:]))
+    # In a very narrow terminal names do not stand beside the cells but before them.
+    beside = beside if width >= _NARROW else 0
+    indent = beside + 2 * len(_GAP)
+    lines = []
+    for first, *others in cells[1:]:
+        lines.append(f"{first}\n")
+        for name, cell in zip(names[1:], others, strict=True):
+            if not beside:
+                lines.append(f"{_GAP}{name}\n")
+            head, *rest = _wrapped(cell, width - indent) or ["-"]
+            lines.append(f"{_GAP}{name if beside else '':{beside}}{_GAP}{head}\n")
+            lines += [" " * indent + more + "\n" for more in rest]
+    return "".join(lines)
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    return textwrap.wrap(text, max(room, 1), break_long_words=False, break_on_hyphens=False)
 
 
 def _is_control(character: str) -> bool:

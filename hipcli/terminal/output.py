@@ -188,6 +188,12 @@ def show(console: Console, settings: "Settings", text: str, /, **fields: Any) ->
             sink.write(text)
 
 
+def columns(console: Console, settings: "Settings") -> int | None:
+    """Columns of the terminal that a command's output goes to; None if it goes elsewhere."""
+    elsewhere = settings.values.get("output") is not None or not console.stdout_is_terminal
+    return None if elsewhere else console.width
+
+
 def requested_format(words: Sequence[str], elsewhere: Iterable[str] = ()) -> str:
     """How a failure is to be told when the command line itself could not be parsed.
 
@@ -208,10 +214,10 @@ def error_row(failure: HipError) -> dict[str, str]:
 
 def show_failure(console: Console, failure: HipError) -> None:
     """One line on stderr and, when JSON was asked for, the error as JSON on stdout."""
-    hint = f" ({failure.hint})" if failure.hint else ""
     if failure.code in ("interrupted", "terminated"):
-        console.line(failure.message)
+        console.line(f"{failure.message}: {failure.hint}" if failure.hint else failure.message)
     else:
+        hint = f" ({failure.hint})" if failure.hint else ""
         console.line(f"error: {failure.message}{hint}")
     if console.failure_format == "text":
         return

@@ -1,10 +1,12 @@
 """Progress on stderr: one live line on a terminal, else a plain line now and then.
 
 Plain lines hold no escape codes and no carriage returns, whatever FORCE_COLOR says, and are at
-least five seconds apart. The first sign of life comes before anything slow is imported.
+least five seconds apart; what came too early for a line gets one when those have passed. The first
+sign of life comes before anything slow is imported.
 """
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ PLAIN_INTERVAL_S = 5.0
 _SPINNER_CELLS = 2
 _BAR_CELLS = 10
 _LEAST_FOR_BAR = 60
+# Of the terminal's own sixteen colours, which suit its background, light or dark.
+_DONE, _STILL_TO_DO = "cyan", "bright_black"
 _PHASES = {
     "load": "loading the model",
     "prefill": "reading into the model",
@@ -30,7 +34,7 @@ _PHASES = {
     "answer": "answering",
 }
 # Beside a number of tokens one word says enough.
-_WITH_TOKENS = {"prefill": "reading"}
+_WITH_TOKENS = {"prefill": "reading", "question": "reading the question"}
 
 
 class ProgressView:
@@ -53,6 +57,8 @@ class ProgressView:
         self._live: Live | None = None
         self._spinner: Spinner | None = None
         self._last_plain_s: float | None = None
+        self._late: threading.Timer | None = None
+        self._lock = threading.RLock()
 
     def __enter__(self) -> "ProgressView":
         return self
@@ -80,7 +86,9 @@ class ProgressView:
 
     def stop(self) -> None:
         """Removes the live line; nothing more is shown."""
-        self._shown = False
+        with self._lock:
+            self._shown = False
+            self._cancel_late()
         if self._live is not None:
             live, self._live = self._live, None
             self._console.live = None
@@ -104,10 +112,32 @@ class ProgressView:
         if self._live is None and self._console.stderr_is_terminal and self._last_plain_s is None:
             self._start_live()
         if self._live is None:
-            now = self._clock()
-            if self._last_plain_s is None or now - self._last_plain_s >= PLAIN_INTERVAL_S:
-                self._last_plain_s = now
+            with self._lock:
+                self._tell_plainly()
+
+    def _tell_plainly(self) -> None:
+        now, last = self._clock(), self._last_plain_s
+        if last is None or now - last >= PLAIN_INTERVAL_S:
+            self._cancel_late()
+            self._last_plain_s = now
+            self._console.line(self._text)
+        elif self._late is None:
+            self._late = threading.Timer(last + PLAIN_INTERVAL_S - now, self._tell_late)
+            self._late.daemon = True
+            self._late.start()
+
+    def _tell_late(self) -> None:
+        """On the timer's thread: whatever is being done now has had no line yet."""
+        with self._lock:
+            self._late = None
+            if self._shown:
+                self._last_plain_s = self._clock()
                 self._console.line(self._text)
+
+    def _cancel_late(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def _start_live(self) -> None:
         from rich.live import Live
@@ -116,7 +146,7 @@ class ProgressView:
         rich_console = on_stderr(self._console)
         if rich_console.is_dumb_terminal:
             return
-        self._spinner = Spinner("dots", style="cyan")
+        self._spinner = Spinner("dots", style=_DONE)
         self._live = Live(
             get_renderable=self._render,
             console=rich_console,
@@ -138,7 +168,9 @@ class ProgressView:
                 from rich.progress_bar import ProgressBar
 
                 total, done = self._event.total_tokens, self._event.done_tokens
-                columns.append(ProgressBar(total=total, completed=done, width=_BAR_CELLS))
+                bar = ProgressBar(total, done, _BAR_CELLS, style=_STILL_TO_DO)
+                bar.complete_style = bar.finished_style = _DONE
+                columns.append(bar)
                 room -= _BAR_CELLS + 1
             text = described(self._event, room)
         line = Table.grid(padding=(0, 1))

@@ -16,6 +16,7 @@ from hipcli.engine.calibration.calibrating import CalibrationPlan, calibrate
 from hipcli.engine.calibration.collecting import MOST_PAGES, HeadBallot, candidates
 from hipcli.engine.calibration.fitting import Question, fit, recall_1
 from hipcli.engine.calibration.texts import ALIKE, UNSHARED, lesson
+from hipcli.engine.config import GenerationConfig
 from hipcli.engine.engine import Engine
 from hipcli.engine.errors import ModelError, UsageError
 from hipcli.engine.evaluation import wordings
@@ -253,7 +254,8 @@ SMALLEST = HeadWeights("", ((1.0,),), {}, {})
 
 def ask(engine: Engine, **changes: Any) -> tuple[Result, list[Event]]:
     prompts = toy_question(engine)
-    *events, last = engine.ask(AskRequest(**prompts, answer="share", **changes))
+    short = GenerationConfig(max_new_tokens=1)
+    *events, last = engine.ask(AskRequest(**prompts, answer="share", generation=short, **changes))
     assert isinstance(last, Result)
     return last, events
 

@@ -196,9 +196,14 @@ def test_a_longer_context_begins_with_no_pruned_one(runner: Runner, tmp_path: Pa
     assert tokens == expected and checked.asked.cached_tokens == 0
 
 
-def test_attend_without_a_vote_says_the_same(runner: Runner) -> None:
-    voted, checked, _ = ask(runner, asked(None, 1.0, "attend"))
-    plain = dataclasses.replace(asked(None, 1.0, "attend"), evidence_count=0)
+def test_attend_without_rounds_looks_for_no_passages(runner: Runner) -> None:
+    plain = dataclasses.replace(asked(None, 1.0, "attend"), rounds=0)
     tokens, without, _ = ask(runner, plain)
-    assert tokens == voted
-    assert checked.answerer.evidence and not without.answerer.evidence
+    assert len(tokens) == plain.generation.max_new_tokens
+    assert not without.answerer.evidence
+
+
+@pytest.mark.parametrize("mode", ["auto", "share", "reread"])
+def test_only_attend_goes_without_rounds(mode: str) -> None:
+    with pytest.raises(ValueError, match="rounds"):
+        dataclasses.replace(asked(None, 1.0, mode), rounds=0)

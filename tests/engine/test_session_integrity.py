@@ -1,6 +1,7 @@
 """A saved page that is not what was written is noticed before it is used, wherever it lies."""
 
 import dataclasses
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
-from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks, table_bytes
+from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks, RowSums, table_bytes
 from hipcli.engine.store.pages import KVStore
 from tests.engine.test_sessions import (
     CHUNK,
@@ -247,3 +248,51 @@ def test_checksums_are_compared_once(tmp_path: Path) -> None:
         read.compare(VALUES, 1, None, changed)
     with pytest.raises(DamagedSessionError):
         PageChecks(path, 5, 2, seed=5, writable=False)
+
+
+@pytest.mark.parametrize("length", [1, 7, 64])
+@pytest.mark.parametrize("count", [1, 5, 64, 130])
+def test_the_checksum_of_a_run_follows_from_those_of_its_rows(count: int, length: int) -> None:
+    rows = np.random.default_rng(count).integers(0, 256, (count, 37), dtype=np.uint8)
+    for seed in (0, 0xDEADBEEF):
+        each = np.array([zlib.crc32(row, seed) for row in rows], dtype=np.uint32)
+        runs = [rows[at : at + length].tobytes() for at in range(0, count, length)]
+        expected = [zlib.crc32(run, seed) for run in runs]
+        assert RowSums(37, seed).of_runs(each, length).tolist() == expected
+
+
+def test_a_damaged_row_is_found_in_its_run(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).integers(0, 256, (200, 24), dtype=np.uint8)
+    path = tmp_path / "sums"
+    path.write_bytes(bytes(table_bytes(200, 1)))
+    PageChecks(path, 200, 1, 5, writable=True).record(SUMMARY, 0, 0, rows)
+
+    def compared(changed: np.ndarray, *, first: int = 0) -> None:
+        checks = PageChecks(path, 200, 1, 5, writable=False)
+        checks.expect(first, 200)
+        checks.compare(SUMMARY, 0, None, changed)
+
+    compared(rows)
+    compared(rows, first=70)
+    damaged = rows.copy()
+    damaged[131, 3] ^= 4
+    with pytest.raises(DamagedSessionError, match="page 131"):
+        compared(damaged, first=70)
+    swapped = rows.copy()
+    swapped[[90, 91]] = swapped[[91, 90]]
+    with pytest.raises(DamagedSessionError, match="page 90"):
+        compared(swapped)
+
+
+@pytest.mark.parametrize("keep", [0.4, None])
+def test_where_no_cache_can_be_the_answer_comes_all_the_same(
+    runner: Runner, tmp_path: Path, keep: float | None
+) -> None:
+    expected, _, _ = ask(runner, request(None))
+    (tmp_path / "home").write_text("")
+    cache = tmp_path / "home" / ".cache" / "hip"
+    tokens, checked, events = ask(runner, request(cache, cache=CacheConfig(cache, keep=keep)))
+    assert tokens == expected and notices(events) == ["cache_unwritable"]
+    assert checked.asked.session.id == "" and checked.asked.session.kept_ratio == 1
+    assert SessionStore(cache).list() == [] and SessionStore(cache).total_bytes() == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]

@@ -1,5 +1,6 @@
 """`import hipcli`: the same engine without a terminal."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 import hipcli
 from hipcli.engine.errors import InputError, UsageError
+from tests.engine.models import toy_models
 from tests.hipcli.fakes import FakeEngine, installed
 
 
@@ -61,6 +63,22 @@ def test_without_a_cache_documents_are_read_once() -> None:
 def test_failures(sources, options, error, part) -> None:  # type: ignore[no-untyped-def]
     with installed(FakeEngine()), pytest.raises(error, match=part):
         hipcli.open(*sources, **options)
+
+
+def test_the_example_of_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert len([line for line in example.splitlines() if line]) <= 10
+    Path("notes").mkdir()
+    Path("notes/june.txt").write_text("Sent in June.\n")
+    monkeypatch.setenv("HIP_MODEL", str(toy_models.llama(tmp_path / "model")))
+    monkeypatch.setenv("HIP_DEVICE", "cpu")
+    exec(compile(example.replace("200", "4"), "README.md", "exec"), {})
+    shown = capsys.readouterr().out
+    # A model of random weights says nothing, but it says it twice.
+    assert len(shown) > 4 and shown.endswith("\n")
 
 
 def test_importing_hipcli_loads_nothing_else() -> None:

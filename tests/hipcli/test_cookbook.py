@@ -9,50 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.engine.models import toy_models
+from tests.hipcli.forked_hip import serving
 
 COOKBOOK = Path(__file__).parents[2] / "docs" / "cookbook.md"
 BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
-# One process answers all lines in a row: torch is imported once and forked from there.
-SERVER = """
-import os, socket, sys, traceback
-import torch, transformers
-from hipcli.engine import engine, loaded, context, answering
-torch.set_num_threads(1)
-server = socket.socket(socket.AF_UNIX)
-server.bind(sys.argv[1])
-server.listen()
-print("ready", flush=True)
-while True:
-    peer, _ = server.accept()
-    data, streams, _, _ = socket.recv_fds(peer, 1 << 16, 3)
-    if os.fork():
-        for stream in streams:
-            os.close(stream)
-        peer.close()
-        continue
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
-    sys.argv = ["hip", *data.decode().split("\\0")[1:]]
-    from hipcli.__main__ import main
-    code = 1
-    try:
-        main()
-    except SystemExit as error:
-        code = int(error.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        peer.sendall(bytes([code]))
-        os._exit(0)
-"""
 CLIENT = """#!{python}
-import socket, sys
-peer = socket.socket(socket.AF_UNIX)
-peer.connect({path!r})
-socket.send_fds(peer, ["\\0".join(["hip", *sys.argv[1:]]).encode()], [0, 1, 2])
-sys.exit(peer.recv(1)[0])
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tests.hipcli.forked_hip import start
+sys.exit(start(Path({path!r}), sys.argv[1:], [0, 1, 2]).code())
 """
 
 
@@ -75,22 +42,17 @@ def test_every_line_runs(kitchen: Path, tmp_path: Path) -> None:
     model = toy_models.llama(tmp_path / "model")
     programs = tmp_path / "bin"
     programs.mkdir()
-    path = os.path.relpath(tmp_path / "s", kitchen)
-    (programs / "hip").write_text(CLIENT.format(python=sys.executable, path=path))
+    root, path = str(Path(__file__).parents[2]), str(tmp_path / "s")
+    client = CLIENT.format(python=sys.executable, root=root, path=path)
+    (programs / "hip").write_text(client)
     (programs / "hip").chmod(0o755)
     variables = {
         **os.environ,
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HIP_MODEL": str(model),
         "HIP_MAX_NEW_TOKENS": "4",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, path], cwd=kitchen, env=variables, stdout=subprocess.PIPE
-    )
-    assert server.stdout is not None
-    try:
-        assert server.stdout.readline() == b"ready\n"
+    with serving(tmp_path / "s", kitchen, variables):
         assert len(lines()) > 15
         for line in lines():
             done = subprocess.run(
@@ -101,9 +63,5 @@ def test_every_line_runs(kitchen: Path, tmp_path: Path) -> None:
                 timeout=60,
             )
             assert done.returncode == 0, f"{line}\n{done.stderr.decode()}"
-    finally:
-        server.kill()
-        server.wait()
-        server.stdout.close()
     assert len((kitchen / "results.jsonl").read_text().splitlines()) == 2
     assert (kitchen / "answer.txt").exists() and (kitchen / "summary.json").exists()

@@ -49,6 +49,26 @@ def test_size(num_bytes: int, shown: str) -> None:
     assert formatting.size(num_bytes) == shown
 
 
+def test_a_table_fits_its_terminal_and_loses_nothing() -> None:
+    header, rows = ("NAME", "SIZE", "WHAT"), [("a", "12", "one two three four five six")]
+    wide = formatting.table(header, rows, right=(1,))
+    assert wide == formatting.table(header, rows, right=(1,), width=40)
+    assert wide.splitlines()[1] == "a       12  one two three four five six"
+    narrow = formatting.table(header, rows, right=(1,), width=30).splitlines()
+    assert narrow[1:] == ["a       12  one two three four", " " * 12 + "five six"]
+    rows = [("a name that is long", "12", "one two three four five six")]
+    blocks = formatting.table(header, rows, width=40).splitlines()
+    assert blocks == [
+        "a name that is long",
+        "  size  12",
+        "  what  one two three four five six",
+    ]
+    for width in (1, 12, 20):
+        shown = formatting.table(header, rows, width=width, key=2).split()
+        assert shown[:6] == ["one", "two", "three", "four", "five", "six"]
+        assert " ".join(shown[6:]) == "name a name that is long size 12"
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(0.4, "0 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (7500, "2 h 5 min")],

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -62,6 +63,45 @@ def test_plain_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(lines) == 1 + len(told_at) == 6
     assert min(b - a for a, b in zip([0.0, *told_at], told_at, strict=False)) >= 5.0 - 1e-9
     assert "\x1b" not in err.getvalue() and "\r" not in err.getvalue()
+
+
+def test_what_came_too_early_for_a_line_gets_one_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    fire: list[Callable[[], None]] = []
+
+    class Timer:
+        def __init__(self, wait_s: float, told: Callable[[], None]) -> None:
+            waits.append(wait_s)
+            fire.append(told)
+
+        def start(self) -> None: ...
+
+        def cancel(self) -> None:
+            fire.clear()
+
+    monkeypatch.setattr("threading.Timer", Timer)
+    now, err = 100.0, io.StringIO()
+    with ProgressView(Console(None, None, err), True, clock=lambda: now) as view:
+        view.phase("reading 1 source")
+        now += 1.0
+        view.phase("load")
+        view.phase("counting tokens")
+        # One timer, however many lines it is too early for; it tells what is being done then.
+        assert waits == [4.0]
+        now += 4.0
+        fire.pop()()
+        assert err.getvalue() == "reading 1 source\ncounting tokens\n"
+        now += 1.0
+        view.phase("prefill")
+    assert not fire
+    assert err.getvalue().count("\n") == 2
+
+
+def test_a_terminal_may_be_resized(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(None, None, None)
+    for columns in ("120", "40"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert console.width == int(columns)
 
 
 def test_nothing_is_shown_unasked() -> None:

@@ -215,3 +215,22 @@ def test_a_busy_session_is_neither_removed_nor_verified(cache: Path) -> None:
         (row,) = run_hip("sessions", "verify", "--json").json["sessions"]
         assert row["status"] == "busy"
     assert run_hip("sessions", "rm", "half").code == 0
+
+
+@pytest.mark.parametrize("home", [None, "a file", "/proc/no/home"])
+def test_without_a_home_there_are_no_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    for variable in ("HIP_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "a file").write_text("")
+    if home is None:
+        monkeypatch.delenv("HOME")
+    else:
+        monkeypatch.setenv("HOME", str(tmp_path / home))
+    monkeypatch.chdir(tmp_path)
+    listed = run_hip("sessions", "list", "--json")
+    assert listed.code == 0 and isinstance(listed.json["sessions"], list)
+    assert run_hip("ask", "--resume", "nosuch", "Who?").code == 1
+    assert "Traceback" not in listed.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a file"]

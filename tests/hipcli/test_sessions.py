@@ -101,7 +101,7 @@ def test_no_sessions_is_no_error() -> None:
 
 
 def test_sessions_show_and_path(store: Store) -> None:
-    assert "context_tokens: 12345\n" in run_hip("sessions", "show", "bbbb").out
+    assert "context_tokens: 12,345\n" in run_hip("sessions", "show", "bbbb").out
     assert run_hip("sessions", "show", "--json").json["session"]["name"] == "letters"
     assert run_hip("sessions", "path", "letters").out == "/cache/sessions/x\n"
     assert run_hip("sessions", "path").out == "/cache/sessions\n"
@@ -246,7 +246,7 @@ def test_a_resumed_session_cites_without_its_documents(store: Store) -> None:
     start = ids.index(ord("T") + FIRST_CHARACTER, ids.index(ord("A") + FIRST_CHARACTER))
     evidence = (Evidence(start, start + len("To Charles."), -0.5),)
     outcome = run_hip("ask", "-c", "Who?", "--cite", engine=FakeEngine(evidence=evidence))
-    assert outcome.out == "It was Ada.\n\n[1] letters, line 2\n    2: To Charles.\n"
+    assert outcome.out == "It was Ada.\n\n[1] letters, lines 1-2\n    1: A letter from Ada.\n"
     assert not Path("letters").exists()
 
 
@@ -296,10 +296,12 @@ def test_a_pruned_session_is_resumed_as_it_is(store: Store) -> None:
     assert [request.cache.keep for request in engine.requests] == [0.25, 1.0]
 
 
-def test_passages_that_nobody_sees_are_not_looked_for() -> None:
+def test_rounds_reach_the_engine_and_none_is_for_attend() -> None:
     Path("a.txt").write_text("A letter from Ada.\n")
     engine = FakeEngine()
-    for words in ([], ["--cite"], ["--json"]):
+    for words in ([], ["--rounds", "2"], ["--rounds", "0", "--answer", "attend"]):
         assert run_hip("ask", "a.txt", "Who?", *words, engine=engine).code == 0
-    wanted = [getattr(request, "evidence_count", None) for request in engine.requests]
-    assert wanted == [0, None, None]
+    assert [request.rounds for request in engine.requests] == [1, 2, 0]
+    refused = run_hip("ask", "a.txt", "Who?", "--rounds", "0", engine=engine)
+    assert refused.code == 2
+    assert "--answer attend" in refused.err

@@ -50,7 +50,8 @@ def test_verbose_names_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "temperature = 0.25 (HIP_TEMPERATURE)" in err
     assert "system = Be brief. (project.toml)" in err
     assert f"seed = 5 ({options.user_config_file()})" in err
-    assert "method = hip (default)" in err
+    assert "(default)" not in err
+    assert "method = hip (default)" in run_hip("ask", "book.txt", "Who?", "-vv").err
 
 
 def test_the_variable_for_a_project_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,13 +99,13 @@ def test_help_does_not_mind_a_broken_configuration() -> None:
     [("0", 0), ("4096", 4096), ("2MiB", 2 << 20), ("1.5G", 3 << 29), ("10 kb", 10240), ("3B", 3)],
 )
 def test_sizes(text: str, num_bytes: int) -> None:
-    assert parse_size(text) == num_bytes
+    assert parse_size(text, "--max-size") == num_bytes
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1e3", "MiB", "1 PiB", "1 2"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_size(text)
+        parse_size(text, "--max-size")
 
 
 def test_a_password_is_the_first_line_as_it_stands() -> None:

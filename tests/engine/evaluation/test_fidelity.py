@@ -146,3 +146,10 @@ def test_more_budget_captures_more(runner: Runner) -> None:
     assert bare["mass"] < little["mass"] < much["mass"] < 1
     assert 0 < little["top_keys"] < much["top_keys"] <= 1
     assert len(much["layers"]) == runner.layout.num_layers
+
+
+@pytest.mark.parametrize("name", ["infllm", "reattention", "infini"])
+def test_methods_that_attend_by_themselves_are_measured_too(runner: Runner, name: str) -> None:
+    found = report(runner, SPARSE[name]())
+    assert len(found["layers"]) == runner.layout.num_layers
+    assert 0 < found["mass"] < 1 and 0 <= found["top_keys"] < 1

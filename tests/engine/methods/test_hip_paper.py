@@ -196,7 +196,7 @@ def test_an_answer_goes_on_alike_after_a_rewind(runner: Runner) -> None:
     for _ in range(2):
         method.reset()
         logits = []
-        for position in range(500, 580):
+        for position in range(500, 540):
             step = StepInput(store, runner.tables, AnswerPass(method), position)
             logits.append(runner.logits(ids[position : position + 1], step)[-1])
         rows.append(torch.stack(logits))

@@ -193,15 +193,14 @@ def test_after_a_rewind_everything_is_as_before(runner: Runner) -> None:
     step = StepInput(store, runner.tables, PrefillPass(method), 0)
     runner.forward(ids[:450], step)
     tail, rows = store.tail(), []
-    for _ in range(3):
+    for _ in range(2):
         logits = []
-        for position in range(450, 600):
+        for position in range(450, 530):
             step = StepInput(store, runner.tables, AnswerPass(method), position)
             logits.append(runner.logits(ids[position : position + 1], step)[-1])
         rows.append(torch.stack(logits))
         store.rewind(tail)
     torch.testing.assert_close(rows[1], rows[0], rtol=0, atol=0)
-    torch.testing.assert_close(rows[2], rows[0], rtol=0, atol=0)
 
 
 def test_a_gap_is_refused(runner: Runner) -> None:

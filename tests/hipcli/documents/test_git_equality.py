@@ -1,13 +1,15 @@
 """`hip inspect` of a repository is what git lists, less what is reported as left out."""
 
 import os
+import random
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from hipcli.documents import ReadOptions, read_sources
+from hipcli.documents import ReadOptions, printable_name, read_sources
 from tests.hipcli.documents.test_folders import git, put
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git")
@@ -38,7 +40,7 @@ FILES: dict[str, str | bytes] = {
 def git_lists(folder: Path) -> set[str]:
     command = ["git", "-C", str(folder), "ls-files", "-co", "--exclude-standard", "-z"]
     listed = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
-    return {os.fsdecode(name).rstrip("/") for name in listed.split(b"\0") if name}
+    return {printable_name(os.fsdecode(name).rstrip("/")) for name in listed.split(b"\0") if name}
 
 
 def compare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -107,6 +109,112 @@ def test_submodules_and_linked_trees(tmp_path: Path, monkeypatch: pytest.MonkeyP
     compare(tmp_path / "tree", monkeypatch)
     names = {entry.name for entry in read_sources(["."], ReadOptions()).documents}
     assert names == {"main.c", "side.c"}
+
+
+@needs_git
+def test_a_work_tree_of_a_bare_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = put(
+        tmp_path / "first", {"a.c": "int a;\n", ".gitignore": "*.o\n", "sub/b.c": "int b;\n"}
+    )
+    git(first, "init", "-q")
+    git(first, "add", ".")
+    git(first, "commit", "-qm", "first")
+    git(first, "clone", "-q", "--bare", ".", str(tmp_path / "bare.git"))
+    git(tmp_path / "bare.git", "worktree", "add", "-q", "--detach", str(tmp_path / "tree"))
+    put(tmp_path / "bare.git", {"info/exclude": "*.tmp\n"})
+    put(tmp_path / "tree", {"b.o": "x", "c.tmp": "x", "d.c": "int d;\n"})
+    assert compare(tmp_path / "tree", monkeypatch) == {".gitignore": "hidden"}
+    compare(tmp_path / "tree" / "sub", monkeypatch)
+    # A file called .git that leads nowhere makes no repository: the rules on the way still count.
+    lost = put(tmp_path / "lost", {".git": "gitdir: /nowhere\n", ".gitignore": "*.o\n"})
+    put(lost, {"a.o": "x", "b.c": "x\n"})
+    monkeypatch.chdir(lost)
+    assert [entry.name for entry in read_sources(["."], ReadOptions()).documents] == ["b.c"]
+
+
+NAMES = [
+    "a",
+    "b.txt",
+    "B.txt",
+    "c.log",
+    "Ümlaut.md",
+    "with blank.py",
+    "x[1].c",
+    "-dash",
+    "tab\tname",
+]
+NAMES += ["new\nline.txt", os.fsdecode(b"latin\xe9.txt"), "*star", "end.", "!bang", "#hash.txt"]
+FOLDERS = ["", "src/", "src/deep/", "out/", "Out/", "docs/", "src/out/", "docs/é/"]
+PATTERNS = [
+    "*.log",
+    "out/",
+    "/out",
+    "src/*",
+    "!src/deep",
+    "**/deep/*",
+    "*.txt",
+    "!b.txt",
+    "docs/**",
+]
+PATTERNS += [
+    "?",
+    "[!a]",
+    "\\!bang",
+    "\\#hash.txt",
+    "# comment",
+    "",
+    "  ",
+    "*.txt ",
+    "/src/out/a",
+    "!*/",
+]
+PATTERNS += ["latin*", "x\\[1\\].c", "**", "!**/b.txt", "*/", "with\\ blank.py", "B.TXT", "é/"]
+
+
+def make_repository(place: Path, seed: int) -> None:
+    """Files, links and rules by chance; some files are added, some of them deleted again."""
+    chance = random.Random(seed)
+    files = [folder + name for folder in FOLDERS for name in NAMES if chance.random() < 0.35]
+    put(place, dict.fromkeys(files, "text\n"))
+    git(place, "init", "-q")
+    for folder in FOLDERS:
+        if chance.random() < 0.4 and (place / folder).is_dir():
+            lines = chance.choices(PATTERNS, k=chance.randint(1, 5))
+            put(place, {f"{folder}.gitignore": chance.choice(["\n", "\r\n"]).join(lines)})
+    put(place, {".git/info/exclude": "\n".join(chance.choices(PATTERNS, k=2)) + "\n"})
+    added = chance.sample(files, len(files) // 3)
+    for name in added:
+        git(place, "--literal-pathspecs", "add", "-f", "--", name)
+    for name in added[:: chance.randint(3, 9)]:
+        (place / name).unlink()
+    present = [name for name in files if (place / name).exists()]
+    targets = [*chance.sample(present, 3), "src", "nowhere", "/etc/passwd", ".", ".git/config"]
+    for number, target in enumerate(targets):
+        link = place / chance.choice(["", "links/"]) / f"link{number}"
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(target if target.startswith("/") else place / target)
+    if chance.random() < 0.5:
+        inner = put(place / "inner", {"in.txt": "x\n"})
+        git(inner, "init", "-q")
+
+
+@needs_git
+@pytest.mark.skipif(sys.platform != "linux", reason="names that other systems do not allow")
+@pytest.mark.parametrize("seed", range(16))
+def test_generated_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    excludes = "\n".join(random.Random(-seed - 1).choices(PATTERNS, k=2))
+    config = (
+        f"[core]\nexcludesFile = {tmp_path}/excludes\nignoreCase = {str(seed % 4 == 3).lower()}\n"
+    )
+    put(tmp_path, {"excludes": excludes, "config": config})
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    place = tmp_path / "place"
+    make_repository(place, seed)
+    compare(place, monkeypatch)
+    for folder in ("src", "docs"):
+        # A folder that is ignored as a whole is read by its own rules when it is named.
+        if (place / folder).is_dir() and git_lists(place / folder):
+            compare(place / folder, monkeypatch)
 
 
 @needs_git

@@ -63,6 +63,38 @@ def test_columns_are_read_one_after_the_other(rows: bool) -> None:
     assert read(columns(rows, title)).text.split("\n") == [title, *LEFT, *RIGHT]
 
 
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_many_columns_are_read_one_after_the_other(count: int) -> None:
+    title = "A title that goes over all the columns of this wide page, from one edge to the other"
+    texts = [
+        [f"column {'abcde'[c]} has line {i:02d} here" for i in range(14)] for c in range(count)
+    ]
+
+    def page(canvas: Canvas) -> None:
+        canvas.setPageSize((200 * count, 842))
+        canvas.setFont("Helvetica", 20)
+        canvas.drawString(40, 800, title[: 20 * count])
+        canvas.setFont("Helvetica", 10)
+        for i in range(14):
+            for c in range(count):
+                canvas.drawString(40 + 170 * c, 760 - 14 * i, texts[c][i])
+
+    lines = read(pdfs.draw(page)).text.split("\n")
+    assert lines == [title[: 20 * count].strip(), *(line for text in texts for line in text)]
+
+
+def test_a_table_of_three_columns_stays_rows() -> None:
+    rows = [(f"Port {i}", f"{i * 100} boats", "open" if i % 2 else "shut") for i in range(20)]
+
+    def page(canvas: Canvas) -> None:
+        for i, row in enumerate(rows):
+            for x, cell in zip((72, 240, 420), row, strict=True):
+                canvas.drawString(x, 730 - 14 * i, cell)
+
+    lines = read(pdfs.draw(page)).text.split("\n")
+    assert [line.split() for line in lines] == [" ".join(row).split() for row in rows]
+
+
 def test_a_hyphen_at_the_end_of_a_column_line_is_mended() -> None:
     left = [*LEFT[:3], "Here is all that we have by way of infor-", "mation of it.", *LEFT[5:]]
     text = read(columns(True, left=left)).text

@@ -1,0 +1,13 @@
+"""The attention of each kind of forward pass: reading a document, asking, answering.
+
+`PrefillPass` reads the document. `QuestionPass` runs the tokens of a question, each with its own
+selection, while all heads vote for passages; `UnvotedPass` does without the votes. `AnswerPass`
+generates: with a fixed set of passages for every layer and head (share), or with the method's own
+selection (attend).
+"""
+
+from hipcli.engine.passes.answer import AnswerPass
+from hipcli.engine.passes.prefill import PrefillPass
+from hipcli.engine.passes.question import QuestionPass, UnvotedPass
+
+__all__ = ["AnswerPass", "PrefillPass", "QuestionPass", "UnvotedPass"]

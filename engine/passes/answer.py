@@ -1,0 +1,108 @@
+"""The tokens of an answer: with given passages, or with the method's own selection."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from hipcli.engine.methods.base import Method, no_blocks
+from hipcli.engine.passes.tokens import attend_tokens
+from hipcli.engine.step import StepInput
+from hipcli.engine.store.pages import PAGE_TOKENS
+from hipcli.engine.views import PackedView
+
+
+@dataclass(slots=True)
+class AnswerPass:
+    """Generation: one token at a time, or the question again with the passages given.
+
+    Args:
+        method: geometry, and the selection when no pages are given.
+        pages: int64 [n] pages that every layer and head attends besides sinks and window,
+            ascending; None lets the method select per layer and KV head.
+    """
+
+    method: Method
+    pages: torch.Tensor | None = None
+    _views: dict[int, PackedView] = field(default_factory=dict)
+    # Given pages make one plan for all layers of a pass.
+    _plan: tuple[torch.Tensor, torch.Tensor] | None = None
+    _plan_of: tuple[int, int] = (-1, -1)
+
+    @property
+    def block_size_k(self) -> int:
+        """Tokens of a selected block."""
+        return self.method.block_size_k if self.pages is None else PAGE_TOKENS
+
+    @property
+    def graphs(self) -> bool:
+        """A CUDA graph can hold its steps."""
+        return self.pages is not None or self.method.decode_graphs
+
+    def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
+        if self.pages is None and self.method.own_attention is not None:
+            return self.method.own_attention.attend(layer, q, step)
+        window_start = self.method.geometry.window_start(step.start)
+        if step.store.backend == "cpu":
+            blocks = self._blocks(layer, q, step, window_start)
+            return self._attend_view(layer, q, step, window_start, blocks)
+        if self._plan is None or self.pages is None or self._plan_of != (step.start, q.shape[0]):
+            self._plan = self._new_plan(layer, q, step, window_start)
+            self._plan_of = (step.start, q.shape[0])
+        return attend_tokens(layer, q, step, self._plan, self.method.geometry, self.block_size_k)
+
+    def _new_plan(
+        self, layer: int, q: torch.Tensor, step: StepInput, window_start: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """block_indices and window_starts for every token of the pass."""
+        tokens = q.shape[0]
+        blocks = self._blocks(layer, q, step, window_start)
+        blocks = no_blocks(1, step)[0] if blocks is None else blocks.int().to(q.device)
+        starts = step.store.filled(window_start).expand(tokens).contiguous()
+        return blocks.expand(tokens, -1, -1).contiguous(), starts
+
+    def _blocks(
+        self, layer: int, q: torch.Tensor, step: StepInput, window_start: int
+    ) -> torch.Tensor | None:
+        """Selected blocks of the pass, [num_kv_heads, n], or None."""
+        if window_start == 0:
+            return None
+        if self.pages is not None:
+            return self.shared_pages(window_start).expand(step.store.layout.num_kv_heads, -1)
+        if q.shape[0] > 1:
+            raise ValueError("without given pages an answer is generated token by token")
+        return self.method.select_token(layer, q[0], step)
+
+    def shared_pages(self, window_start: int) -> torch.Tensor:
+        """The given pages between sinks and window."""
+        if self.pages is None:
+            raise ValueError("no pages were given")
+        first = self.method.geometry.sink_tokens // PAGE_TOKENS
+        inside = (self.pages >= first) & (self.pages < window_start // PAGE_TOKENS)
+        return self.pages[inside]
+
+    def _attend_view(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        step: StepInput,
+        window_start: int,
+        blocks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if blocks is not None:
+            # A view is a rectangle; unused tails are equally long in all heads.
+            blocks = blocks[:, blocks[0] >= 0]
+        view = self._views.get(layer)
+        if view is None or not view.fits(step, q.shape[0], window_start, blocks):
+            sinks = self.method.geometry.sink_tokens
+            step.store.check_attended(layer, blocks, self.block_size_k, sinks, window_start)
+            view = PackedView.gather(
+                layer,
+                step,
+                window_start,
+                blocks,
+                sink_tokens=sinks,
+                block_size_k=self.block_size_k,
+                spare_tokens=q.shape[0] + PAGE_TOKENS,
+            )
+            self._views[layer] = view
+        return view.attend(layer, q, step)

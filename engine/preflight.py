@@ -1,0 +1,85 @@
+"""Whether weights, keys and values fit the memory a user allows; asked before any is taken.
+
+Everything is read off the model's files: the sizes of its tensors, the shape of its keys.
+"""
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from hipcli.engine.config import EngineConfig
+from hipcli.engine.errors import DoesNotFitError
+from hipcli.engine.json_object import read_json
+from hipcli.engine.models import ModelFolder, pick_device, pick_dtype
+from hipcli.engine.models.folders import weight_files
+from hipcli.engine.models.weights import read_header
+from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout
+
+if TYPE_CHECKING:
+    import torch
+
+# Fewer tokens than this are not worth a context of their own.
+_MIN_TOKENS = 256
+
+
+def check_memory(config: EngineConfig, folder: ModelFolder, capacity_tokens: int) -> None:
+    """Refuse what takes more than `config` allows on the device that is used.
+
+    Args:
+        config: with its limits; 0 is none.
+        folder: of the model.
+        capacity_tokens: of context, question and answer together.
+
+    Raises:
+        DoesNotFitError: too much, with both numbers and what would help.
+        UsageError: the device or the dtype is not to be had.
+        ModelError: the model's files cannot be read.
+    """
+    if not config.gpu_memory_bytes and not config.host_memory_bytes:
+        return
+    device = pick_device(config.device)
+    on_gpu = device != "cpu"
+    limit = config.gpu_memory_bytes if on_gpu else config.host_memory_bytes
+    if not limit:
+        return
+    import torch
+
+    dtype = getattr(torch, pick_dtype(config.dtype, device))
+    layout = _layout(folder, dtype, config.kv_dtype == "fp8_e4m3")
+    weights, kv = _weights_bytes(folder, dtype), layout.num_bytes(capacity_tokens)
+    if weights + kv <= limit:
+        return
+    flag = "--gpu-memory" if on_gpu else "--host-memory"
+    room = (limit - weights) // layout.num_bytes(PAGE_TOKENS) * PAGE_TOKENS
+    ways = [f"raise {flag}"]
+    if room >= _MIN_TOKENS:
+        ways.append(f"cut the text with --fit middle --context-limit {room}")
+    if on_gpu and not layout.quantised:
+        ways.append("halve keys and values with --kv-dtype fp8_e4m3")
+    ways.append("use a smaller model")
+    raise DoesNotFitError(
+        f"weights ({_mib(weights)}) and keys and values of {capacity_tokens:,} tokens"
+        f" ({_mib(kv)}) take {_mib(weights + kv)}; {flag} allows {_mib(limit)}",
+        ", or ".join(ways),
+    )
+
+
+def _weights_bytes(folder: ModelFolder, dtype: "torch.dtype") -> int:
+    """Bytes of all weights once they are loaded as `dtype`."""
+    tensors = (tensor for file in weight_files(folder.path) for tensor in read_header(file))
+    return sum(prod(tensor.shape) for tensor in tensors) * dtype.itemsize
+
+
+def _layout(folder: ModelFolder, dtype: "torch.dtype", quantised: bool) -> KVLayout:
+    config: dict[str, Any] = read_json(folder.path / "config.json")
+    heads = config["num_attention_heads"]
+    return KVLayout(
+        num_layers=config["num_hidden_layers"],
+        num_kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        dtype=dtype,
+        quantised=quantised,
+    )
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.1f} MiB"

@@ -1,0 +1,61 @@
+"""Limits of memory that a user sets: refused before weights are loaded, with what would help."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hipcli.engine.config import EngineConfig
+from hipcli.engine.engine import Engine
+from hipcli.engine.errors import DoesNotFitError
+from hipcli.engine.models import resolve
+from hipcli.engine.preflight import check_memory
+from hipcli.engine.request import AskRequest
+from tests.engine.models import toy_models
+from tests.engine.tiny import random_ids
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy_models.llama(tmp_path_factory.mktemp("toy") / "model")
+
+
+def engine(model: Path, **limits: int) -> Engine:
+    config = EngineConfig(model.parent, model=str(model), device="cpu", dtype="float32", **limits)
+    return Engine.open(config)
+
+
+def test_the_sizes_are_those_of_the_loaded_model(model: Path) -> None:
+    runner = engine(model).runner
+    weights = sum({p.data_ptr(): p.nbytes for p in runner.model.parameters()}.values())
+    needed = weights + runner.layout.num_bytes(1000)
+    folder = resolve(str(model), models_dir=model.parent)
+
+    def check(limit: int) -> None:
+        config = EngineConfig(model.parent, device="cpu", dtype="float32", host_memory_bytes=limit)
+        check_memory(config, folder, 1000)
+
+    check(needed)
+    with pytest.raises(DoesNotFitError, match="1,000 tokens"):
+        check(needed - 1)
+
+
+def test_a_refusal_comes_before_the_weights_and_says_what_fits(model: Path) -> None:
+    whole = engine(model).runner
+    weights = sum({p.data_ptr(): p.nbytes for p in whole.model.parameters()}.values())
+    limit = weights + whole.layout.num_bytes(640)
+    refusing = engine(model, host_memory_bytes=limit)
+    request = AskRequest(random_ids(2000).numpy(), [3, 4], prefix_tokens=1)
+    with pytest.raises(DoesNotFitError) as refused:
+        list(refusing.ask(request))
+    assert "--host-memory allows" in refused.value.message
+    assert "--fit middle --context-limit 640" in refused.value.hint
+    assert refusing._loaded is None
+
+
+def test_the_limit_of_the_other_device_does_not_count(model: Path) -> None:
+    folder = resolve(str(model), models_dir=model.parent)
+    config = EngineConfig(model.parent, device="cpu", gpu_memory_bytes=1)
+    if torch.cuda.is_available():
+        pytest.skip("about a machine that runs it on the processor")
+    check_memory(config, folder, 1 << 20)
