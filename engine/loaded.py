@@ -90,7 +90,9 @@ class LoadedEngine:
 
     def head_weights(self, heads: HeadWeights | None) -> torch.Tensor | None:
         """What the vote of each head counts, fp32 [num_layers, num_heads], where the model is."""
-        return None if heads is None else torch.tensor(heads.weights, device=self.runner.device)
+        if heads is None:
+            return None
+        return torch.tensor(heads.weights, dtype=torch.float32, device=self.runner.device)
 
     def chunk_tokens(self, config: EngineConfig, capacity_tokens: int) -> int:
         """Tokens of a document that pass through the model at once."""
