@@ -56,6 +56,7 @@ class Answerer:
         separator_ids: put between passages that are not neighbours when they are reread.
         stop_ids: tokens that end an answer.
         words: the words of the question, each with its spellings in tokens.
+        head_weights: what the vote of each head counts, as in `Ballot`.
 
     Attributes:
         mode: dense, attend, share or reread, once `start` has run.
@@ -72,6 +73,7 @@ class Answerer:
     separator_ids: list[int]
     stop_ids: frozenset[int]
     words: Sequence[tuple[Spelling, ...]] = ()
+    head_weights: torch.Tensor | None = None
     mode: str = ""
     evidence: tuple[Evidence, ...] = ()
     reread_tokens: int = 0
@@ -125,6 +127,7 @@ class Answerer:
             words,
             self.store.kept_pages,
             self.request.prefix_tokens,
+            head_weights=self.head_weights,
         )
 
     def _voted(self, ballot: Ballot, budget_tokens: int) -> torch.Tensor:

@@ -85,6 +85,7 @@ class EngineConfig:
         method_settings: fields of the method's config that differ from its defaults.
         prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple
             of 64; 0 chooses by device and free memory.
+        calibrated: heads vote as the model's calibration weighs them, if it has one.
         verify_weights: tell the weights by all their bytes, read at every start, and not by
             samples that are remembered; sessions of the two kinds are different ones.
     """
@@ -99,6 +100,7 @@ class EngineConfig:
     method: str = "hip"
     method_settings: dict[str, int] = field(default_factory=dict)
     prefill_chunk_tokens: int = 0
+    calibrated: bool = True
     verify_weights: bool = False
 
     def __post_init__(self) -> None:

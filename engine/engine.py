@@ -19,9 +19,10 @@ import numpy as np
 
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import DoesNotFitError
-from hipcli.engine.events import Event, Phase, Result, SessionInfo, Token
+from hipcli.engine.events import Event, Notice, Phase, Result, SessionInfo, Token
 from hipcli.engine.methods import make_config
 from hipcli.engine.models import ModelFolder, resolve
+from hipcli.engine.models.heads import FoundHeads, HeadWeights, find_heads
 from hipcli.engine.passages import ROUND_PAGES, SEPARATOR
 from hipcli.engine.request import AskRequest
 from hipcli.engine.store.layout import PAGE_TOKENS
@@ -43,6 +44,7 @@ class Engine:
     folder: ModelFolder
     tokenizer: Tokenizer
     _loaded: Any = None
+    _found_heads: FoundHeads | None = None
     _timings: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -66,17 +68,36 @@ class Engine:
         make_config(name, settings)
         self._load()
         config = replace(self.config, method=name, method_settings=settings)
-        return Engine(config, self.folder, self.tokenizer, self._loaded.with_method(config))
+        loaded = self._loaded.with_method(config)
+        return Engine(config, self.folder, self.tokenizer, loaded, self._found_heads)
+
+    @property
+    def loaded(self) -> Any:
+        """The model and its method, a `LoadedEngine`; weights are loaded now or before."""
+        self._load()
+        return self._loaded
 
     @property
     def runner(self) -> Any:
         """The model with hip's attention, a `Runner`; its weights are loaded now or before."""
-        self._load()
-        return self._loaded.runner
+        return self.loaded.runner
+
+    @property
+    def heads(self) -> HeadWeights | None:
+        """The calibration that the votes follow; None where all heads vote alike."""
+        return self._calibration().heads
+
+    def _calibration(self) -> FoundHeads:
+        if self._found_heads is None:
+            self._found_heads = FoundHeads()
+            if self.config.calibrated:
+                self._found_heads = find_heads(self.folder.path, self.config.models_dir)
+        return self._found_heads
 
     @property
     def description(self) -> dict[str, Any]:
-        """Model (id, revision, format, dtype, device), method (name, settings), hard limit."""
+        """Model (id, revision, format, dtype, device, digest of calibrated heads or None),
+        method (name, settings), hard limit."""
         settings = asdict(make_config(self.config.method, self.config.method_settings))
         return {
             "model": {
@@ -85,6 +106,7 @@ class Engine:
                 "format": self.folder.format,
                 "dtype": self._loaded.dtype if self._loaded else self.config.dtype,
                 "device": self._loaded.device if self._loaded else self.config.device,
+                "heads": self.heads.digest if self.heads else None,
             },
             "method": {"name": self.config.method, **settings},
             "context_limit": self.trained_tokens if self.config.method == "dense" else None,
@@ -132,6 +154,10 @@ class Engine:
         longest = max(len(request.context_ids) + _spare_tokens(request) for request in requests)
         check_memory(self.config, self.folder, longest)
         self._load()
+        if problem := self._calibration().problem:
+            # Told once.
+            self._found_heads = FoundHeads()
+            yield Notice("heads_ignored", problem)
         from hipcli.engine.device import memory_errors
 
         with memory_errors():
@@ -245,6 +271,7 @@ class Engine:
             separator_ids=self.tokenizer.encode(SEPARATOR).ids.tolist(),
             stop_ids=self.tokenizer.stop_ids,
             words=self._words(request),
+            head_weights=self._loaded.head_weights(self.heads),
         )
 
     def _words(self, request: AskRequest) -> list[tuple[Spelling, ...]]:

@@ -14,6 +14,7 @@ from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.infini import InfiniMethod
 from hipcli.engine.models import ModelFolder, config_digest, load
 from hipcli.engine.models.gates import gates_digest, load_gates
+from hipcli.engine.models.heads import HeadWeights
 from hipcli.engine.models.loading import pick_device
 from hipcli.engine.runner import Runner
 from hipcli.engine.tokenizer import Tokenizer
@@ -86,6 +87,12 @@ class LoadedEngine:
         method = _method(config, self.runner, self.folder)
         identity = {**self.identity, "method": _method_record(config, method)}
         return replace(self, method=method, identity=identity)
+
+    def head_weights(self, heads: HeadWeights | None) -> torch.Tensor | None:
+        """What the vote of each head counts, fp32 [num_layers, num_heads], where the model is."""
+        if heads is None:
+            return None
+        return torch.tensor(heads.weights, dtype=torch.float32, device=self.runner.device)
 
     def chunk_tokens(self, config: EngineConfig, capacity_tokens: int) -> int:
         """Tokens of a document that pass through the model at once."""

@@ -50,6 +50,8 @@ class Ballot:
             them, [start, end). Passages have many words and most are not about the question. So a
             word counts as far as the question attends it or one near it, and a page's votes are
             those of its strongest word instead of all words together.
+        head_weights: fp32 [num_layers, num_heads], what the vote of each head counts, where the
+            votes are; None counts all alike.
 
     Attributes:
         word_votes: fp32 [tokens of own_words, num_pages], sum over heads so far; None before the
@@ -65,6 +67,7 @@ class Ballot:
     coverage: np.ndarray | None = None
     excluded: Sequence[int] = ()
     asked: tuple[int, int] | None = None
+    head_weights: torch.Tensor | None = None
     word_votes: torch.Tensor | None = None
     word_weights: torch.Tensor | None = None
     later: list["Ballot"] = field(default_factory=list)
@@ -89,8 +92,15 @@ class Ballot:
                 question's tokens.
             lse: fp32 [T, num_heads], log-sum-exp of page_max over pages.
         """
-        votes = _lifted(page_max - lse.unsqueeze(-1), self.own_words, page_max.shape[-1]).sum(1)
-        self.word_votes = votes if self.word_votes is None else self.word_votes + votes
+        votes = head_votes(self.own_words, page_max, lse)
+        if self.head_weights is not None:
+            votes.mul_(self.head_weights[layer].unsqueeze(-1))
+        self.add(votes)
+
+    def add(self, votes: torch.Tensor) -> None:
+        """Add votes fp32 [words, num_heads, num_pages] of one layer."""
+        summed = votes.sum(1)
+        self.word_votes = summed if self.word_votes is None else self.word_votes + summed
 
     def weigh(self, log_share: torch.Tensor) -> None:
         """Weigh the words of passages by what the question behind them attends in one layer.
@@ -214,6 +224,18 @@ class Ballot:
             )
             for page in order
         )
+
+
+def head_votes(
+    own_words: tuple[int, int], page_max: torch.Tensor, lse: torch.Tensor
+) -> torch.Tensor:
+    """How each word votes by each head of one layer: fp32 [words, num_heads, num_pages].
+
+    Args:
+        own_words: which tokens of the pass vote, [start, end); the others are scaffold.
+        page_max, lse: as in `Ballot.count`.
+    """
+    return _lifted(page_max - lse.unsqueeze(-1), own_words, page_max.shape[-1])
 
 
 def _lifted(log_share: torch.Tensor, own_words: tuple[int, int], even: int) -> torch.Tensor:

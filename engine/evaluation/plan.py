@@ -114,6 +114,7 @@ class Subject:
         kv_dtype: of keys and values, as it was asked for.
         keep: part of the context that is kept.
         rounds: how often evidence is looked for.
+        heads: digest of the calibration that the votes follow; "" where all heads vote alike.
     """
 
     model: str
@@ -123,6 +124,7 @@ class Subject:
     answer: str
     keep: float = 1.0
     rounds: int = 1
+    heads: str = ""
 
 
 def cell_key(
@@ -138,8 +140,8 @@ def key_of_row(row: dict[str, Any]) -> str:
     """The key of the cell that a row of the results belongs to; "" for a row of another kind."""
     try:
         text = Text(**{name: row[name] for name in Text.__slots__})
-        # Results from before contexts could be pruned, and evidence looked for again.
-        whole = {"keep": 1.0, "rounds": 1, **row}
+        # Results from before contexts could be pruned, evidence looked for again, heads calibrated.
+        whole = {"keep": 1.0, "rounds": 1, "heads": "", **row}
         subject = Subject(**{name: whole[name] for name in Subject.__slots__})
         return cell_key(text, subject, row["haystack_digest"], row["texts_version"])
     except (KeyError, TypeError):

@@ -150,6 +150,7 @@ class Evaluation:
 
     def _subjects(self, text: Text) -> list[Subject]:
         model, kv_dtype = self.engine.folder.name, self.engine.config.kv_dtype
+        heads = self.engine.heads.digest if self.engine.heads else ""
         return [
             Subject(
                 model,
@@ -159,6 +160,7 @@ class Evaluation:
                 answer,
                 keep,
                 1 if method in BASELINES else self.plan.rounds,
+                "" if method in BASELINES else heads,
             )
             for method, answer, keep in self.plan.settings()
             if method != "oracle" or TASKS[text.task].has_needles

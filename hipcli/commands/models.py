@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hipcli.commands.calibrate import calibrate
 from hipcli.config.options import CACHE, JSON, MODEL, MODELS_DIR, OUTPUT, PROGRESS, TALK
 from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
@@ -29,10 +30,11 @@ def build() -> typer.Typer:
         "list": (list_, "[OPTIONS]"),
         "show": (show, "[NAME] [OPTIONS]"),
         "pull": (pull, "NAME [OPTIONS]"),
+        "calibrate": (calibrate, "[NAME] [OPTIONS]"),
         "rm": (rm, "NAME [OPTIONS]"),
         "path": (path, "[NAME] [OPTIONS]"),
     }
-    return group("List, fetch and remove models.", commands)
+    return group("List, fetch, calibrate and remove models.", commands)
 
 
 @takes(MODELS_DIR, CACHE, JSON, OUTPUT, TALK)
@@ -66,6 +68,7 @@ def show(context: typer.Context, name: Name = None) -> int:
     from hipcli.commands.inspect import fits_disk, kv_bytes
     from hipcli.engine.json_object import read_json
     from hipcli.engine.models import resolve
+    from hipcli.engine.models.heads import find_heads
 
     settings = Settings.of(context)
     folder = resolve(name or settings.values["model"], models_dir=settings.models_dir)
@@ -73,6 +76,10 @@ def show(context: typer.Context, name: Name = None) -> int:
     config = config.get("text_config", config)
     trained = config.get("max_position_embeddings")
     context_bytes = kv_bytes(folder.path, trained) if trained else None
+    found = find_heads(folder.path, settings.models_dir)
+    if found.problem:
+        context.obj.warn(found.problem)
+    heads = found.heads
     document = {
         **describe(folder),
         "architecture": config.get("model_type"),
@@ -81,6 +88,8 @@ def show(context: typer.Context, name: Name = None) -> int:
         "kv_bytes_per_token": context_bytes // trained if context_bytes and trained else None,
         "kv_bytes_of_trained_tokens": context_bytes,
         "fits": fits_disk(context_bytes, settings.cache_root),
+        "calibrated": heads is not None,
+        **({"heads": heads.digest, **heads.measured} if heads is not None else {}),
     }
     show_result(context.obj, settings, formatting.facts(document), model=document)
     return 0

@@ -41,6 +41,13 @@ EVAL = (
     Option(
         "html", Path, None, "Write heat maps to FILE, a page that needs no other.", metavar="FILE"
     ),
+    Option(
+        "png",
+        Path,
+        None,
+        "Write heat maps to FILE as a picture; needs pip install 'hipcli[png]'.",
+        metavar="FILE",
+    ),
     Option("limit_s", float, None, "Begin no cell after so many seconds.", metavar="S"),
     Option(
         "fidelity",

@@ -74,6 +74,14 @@ MACHINE = (
         choices=KV_DTYPES,
     ),
     Option(
+        "calibrated",
+        bool,
+        default_of(EngineConfig, "calibrated"),
+        "Let heads vote as `hip models calibrate` weighed them, or all alike; without a "
+        "calibration all vote alike.",
+        ("--calibrated/--no-calibrated",),
+    ),
+    Option(
         "gpu_memory",
         str,
         None,

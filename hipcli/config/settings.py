@@ -116,7 +116,9 @@ class Settings:
     def method_settings(self) -> dict[str, int]:
         """Settings of the method that were given, by name."""
         return {
-            name: self.values[name] for name in _METHOD_SETTINGS if self.values[name] is not None
+            name: self.values[name]
+            for name in _METHOD_SETTINGS
+            if self.values.get(name) is not None
         }
 
     def engine_config(self, **changes: Any) -> EngineConfig:

@@ -172,11 +172,11 @@ class AskRun(Run):
 
             context = inquiry.material.context
             self._page.write(evidence_page(question, result.answer, context, grounds))
-        self._summarise(result)
+        self._summarise(result, document["model"]["heads"])
         return ExitCode.INTERRUPTED if result.finish_reason == "interrupted" else ExitCode.OK
 
-    def _summarise(self, result: Result) -> None:
-        """What `-v` adds after the answer."""
+    def _summarise(self, result: Result, heads: str | None) -> None:
+        """What `-v` adds after the answer; `heads` names the calibration, if there is one."""
         elapsed_s = time.perf_counter() - self._started_s
         self._console.detail(
             f"{count(result.context_tokens)} tokens of context, "
@@ -186,3 +186,5 @@ class AskRun(Run):
         )
         if result.session.id:
             self._console.detail(f"session {result.session.id}")
+        if heads:
+            self._console.detail(f"heads vote as they were calibrated ({heads})")

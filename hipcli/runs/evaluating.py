@@ -14,12 +14,12 @@ from hipcli.engine.evaluation import summary
 from hipcli.engine.evaluation.haystacks import HAYSTACKS, HaystackKind, files_kind
 from hipcli.engine.evaluation.plan import BASELINES, FILES, Plan, Text
 from hipcli.engine.evaluation.tasks import TASKS
-from hipcli.engine.events import Event, Phase, Progress
+from hipcli.engine.events import Event, Notice, Phase, Progress
 from hipcli.engine.methods import METHODS, accepted
 from hipcli.exit_codes import ExitCode
-from hipcli.terminal import formatting, heat_map
+from hipcli.terminal import formatting, heat_map, heat_picture
 from hipcli.terminal.console import Console
-from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink, open_sink
+from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink, open_file, open_sink
 from hipcli.terminal.progress import ProgressView
 from hipcli.version import __version__
 
@@ -58,9 +58,12 @@ class EvalRun:
         """Evaluates, and returns the exit code."""
         console, values = self._console, self._settings.values
         plan = self._plan()
-        page: Path | None = values["html"]
-        if page is not None and not page.resolve().parent.is_dir():
-            raise UsageError(f"cannot write {page}: there is no such folder", "check --html")
+        for name in ("html", "png"):
+            path: Path | None = values[name]
+            if path is not None and not path.resolve().parent.is_dir():
+                raise UsageError(f"cannot write {path}: there is no such folder", f"check --{name}")
+        if values["png"] is not None:
+            heat_picture.check_library()
         mixed = self._settings.output_format == "jsonl" and console.stdout_is_terminal
         shown = self._settings.shows_progress and not mixed
         with ProgressView(console, shown) as view, console.libraries_kept_quiet():
@@ -81,7 +84,7 @@ class EvalRun:
         return Plan(
             tasks=tasks,
             haystacks=_words(values["haystacks"] or default, "haystacks"),
-            lengths=tuple(sorted(map(_tokens, _words(values["lengths"], "lengths")))),
+            lengths=parse_lengths(values["lengths"]),
             depths=tuple(map(_depth, _words(values["depths"], "depths"))),
             methods=_words(values["method"], "method"),
             answers=_words(values["answer"], "answer"),
@@ -154,6 +157,8 @@ class EvalRun:
                 view.advance(event)
             elif isinstance(event, Phase):
                 view.phase(event.name)
+            elif isinstance(event, Notice):
+                self._console.warn(event.message)
 
         def next_text(text: Text, number: int, total: int) -> None:
             where = f"{text.task} in {text.haystack} of {formatting.count(text.length)} tokens"
@@ -178,6 +183,10 @@ class EvalRun:
         if path is not None:
             with open_sink(self._console, path) as sink:
                 sink.write(heat_map.page(model, lines, grids))
+        picture: Path | None = self._settings.values["png"]
+        if picture is not None:
+            with open_file(picture, "--png") as file:
+                file.write_bytes(heat_picture.png(model, grids))
         if self._settings.output_format != "text":
             cells = [{name: getattr(line, name) for name in line.__slots__} for line in lines]
             self._finish({"model": model, "lines": cells, "cells": self._rows})
@@ -201,7 +210,7 @@ class EvalRun:
         given = self._settings.method_settings()
         settings = {name: accepted(name, given) for name in methods}
         asked = "lengths" in values and self._settings.sources["lengths"] != "default"
-        most = max(map(_tokens, _words(values["lengths"], "lengths"))) if asked else _NO_LIMIT
+        most = parse_lengths(values["lengths"])[-1] if asked else _NO_LIMIT
         reports: list[dict[str, Any]] = []
         view.phase("load")
         for done, latest in measure_text(engine, text, methods, settings, most):
@@ -242,6 +251,15 @@ def _words(text: str, name: str) -> tuple[str, ...]:
     if not words:
         raise UsageError(f"--{name.replace('_', '-')} names nothing", "see hip eval --list")
     return words
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """What `--lengths` says, ascending, in tokens.
+
+    Raises:
+        UsageError: a word of it is no length.
+    """
+    return tuple(sorted(map(_tokens, _words(text, "lengths"))))
 
 
 def _tokens(word: str) -> int:

@@ -37,7 +37,10 @@ def plain(grids: Sequence[Grid]) -> str:
     for grid in _worth_showing(grids):
         header = ("depth", *map(length_name, grid.lengths))
         rows = [
-            (depth_name(depth), *(_number(grid.values.get((depth, n)), 2) for n in grid.lengths))
+            (
+                depth_name(depth),
+                *(shown_number(grid.values.get((depth, n)), 2) for n in grid.lengths),
+            )
             for depth in grid.depths
         ]
         body = formatting.table(header, rows, right=range(1, len(header)))
@@ -67,7 +70,7 @@ def fidelity_table(reports: Sequence[dict[str, Any]]) -> str:
             part = report[which]
             ends = (part["perplexity"], part["ratio"], part["kl"], part["top_1"])
             held = (report["mass"], report["top_keys"]) if which == "sparse" else (None, None)
-            numbers = [_number(value, 4) for value in (*ends, *held)]
+            numbers = [shown_number(value, 4) for value in (*ends, *held)]
             label = f"{report['method']}, {which}"
             rows.append((label, formatting.count(part["tokens"]), *numbers))
     text = formatting.table(header, rows, right=range(1, len(header)))
@@ -80,7 +83,7 @@ def fidelity_table(reports: Sequence[dict[str, Any]]) -> str:
     for number in range(max(map(len, layers))):
         # A method that is sparse somewhere is sparse in all layers.
         cells = [row[number] for row in layers]
-        shares = [_number(cell[part], 4) for cell in cells for part in ("mass", "top_keys")]
+        shares = [shown_number(cell[part], 4) for cell in cells for part in ("mass", "top_keys")]
         per_layer.append((str(cells[0]["layer"]), *shares))
     return f"{text}\n{formatting.table(columns, per_layer, right=range(len(columns)))}"
 
@@ -95,10 +98,10 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 def _metric(name: str, value: float | None) -> str:
     digits = {"read_tokens": 0, "seconds": 1}.get(name, 3)
-    return _number(value, digits)
+    return shown_number(value, digits)
 
 
-def _number(value: float | None, digits: int) -> str:
+def shown_number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
@@ -116,14 +119,14 @@ def draw(console: Console, grids: Sequence[Grid]) -> None:
         for depth in grid.depths:
             values = [grid.values.get((depth, length)) for length in grid.lengths]
             cells = [
-                Text(_number(value, 2), style="" if value is None else _rich_style(value))
+                Text(shown_number(value, 2), style="" if value is None else _rich_style(value))
                 for value in values
             ]
             shown.add_row(depth_name(depth), *cells)
         terminal.print(shown)
 
 
-def _rgb(value: float) -> tuple[int, int, int]:
+def rgb(value: float) -> tuple[int, int, int]:
     """Red for 0, yellow for a half, green for 1, pale enough for black letters."""
     low, high = 110, 235
     red = high if value < 0.5 else high - (high - low) * (value - 0.5) * 2
@@ -132,7 +135,7 @@ def _rgb(value: float) -> tuple[int, int, int]:
 
 
 def _rich_style(value: float) -> str:
-    return f"black on rgb({','.join(map(str, _rgb(value)))})"
+    return f"black on rgb({','.join(map(str, rgb(value)))})"
 
 
 def page(model: dict[str, Any], lines: Sequence[Line], grids: Sequence[Grid]) -> str:
@@ -156,8 +159,8 @@ def _html_grid(grid: Grid) -> str:
         cells = []
         for length in grid.lengths:
             value = grid.values.get((depth, length))
-            colour = "" if value is None else f" style='background: rgb{_rgb(value)}'"
-            cells.append(f"<td{colour}>{_number(value, 2)}</td>")
+            colour = "" if value is None else f" style='background: rgb{rgb(value)}'"
+            cells.append(f"<td{colour}>{shown_number(value, 2)}</td>")
         rows.append(f"<tr><th>{depth_name(depth)}</th>{''.join(cells)}</tr>")
     caption = html.escape(grid.title)
     body = "\n".join(rows)

@@ -44,16 +44,20 @@ class StdoutSink:
 
 
 class FileSink:
-    """Text kept until the command has ended well."""
+    """Bytes kept until the command has ended well."""
 
     def __init__(self) -> None:
-        self.pieces: list[str] = []
+        self.pieces: list[bytes] = []
 
     def write(self, text: str) -> None:
-        self.pieces.append(text)
+        self.write_bytes(text.encode("utf-8", "backslashreplace"))
 
     def write_json(self, value: Mapping[str, Any]) -> None:
-        self.pieces.append(json_line(value))
+        self.write(json_line(value))
+
+    def write_bytes(self, data: bytes) -> None:
+        """Data that is no text."""
+        self.pieces.append(data)
 
 
 @contextmanager
@@ -71,6 +75,20 @@ def open_sink(console: Console, path: Path | None, flag: str = "-o") -> Iterator
     if path is None or str(path) == "-":
         yield StdoutSink(console)
         return
+    with open_file(path, flag) as sink:
+        yield sink
+
+
+@contextmanager
+def open_file(path: Path, flag: str) -> Iterator[FileSink]:
+    """The file, which appears when the block ends well.
+
+    Args:
+        flag: the option that names `path`.
+
+    Raises:
+        UsageError, HipError: as `open_sink` does.
+    """
     target = path.resolve()
     # A device or a FIFO is written to; replacing it by a regular file would be vandalism.
     in_place = target.exists() and not target.is_file()
@@ -108,7 +126,7 @@ def _closing_quietly(stream: BinaryIO) -> Iterator[None]:
 def _complete(sink: FileSink, stream: BinaryIO, path: Path, durable: bool) -> None:
     """Writes all of `sink` to `stream`, and if `durable` to the disk below it."""
     try:
-        stream.write("".join(sink.pieces).encode("utf-8", "backslashreplace"))
+        stream.write(b"".join(sink.pieces))
         stream.flush()
         if durable:
             os.fsync(stream.fileno())

@@ -19,8 +19,8 @@ from tests.gpu.test_engine import LENGTH, prompt, relative, runners
 
 pytestmark = pytest.mark.gpu
 NAMES = ["infllm", "hip-paper", "reattention", "infini"]
-# It counts the four best keys of every query and head: where two are nearly equal, rounding decides,
-# and so a whole span may be another one.
+# The other one counts the four best keys of every query and head: where two are nearly equal,
+# rounding decides, and a whole span may be another one.
 STEADY = [name for name in NAMES if name != "reattention"]
 
 

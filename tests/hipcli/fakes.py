@@ -97,7 +97,8 @@ class FakeEngine:
     @property
     def description(self) -> dict[str, Any]:
         model = {"id": "fake", "revision": "1", "format": "safetensors", "dtype": "float32"}
-        return {"model": model | {"device": "cpu"}, "method": {"name": "hip", "sink_tokens": 256}}
+        machine = {"device": "cpu", "heads": None}
+        return {"model": model | machine, "method": {"name": "hip", "sink_tokens": 256}}
 
     def ask(self, request: Any) -> Iterator[Event]:
         self.requests.append(request)

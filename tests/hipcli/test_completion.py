@@ -50,6 +50,7 @@ def cache() -> None:
         ("hip sessions show no", ["novel"]),
         ("hip ask --model smo", ["smollm2"]),
         ("hip models show smo", ["smollm2"]),
+        ("hip models calibrate smo", ["smollm2"]),
         ("hip ask --method wi", ["window"]),
         ("hip ask --fit mi", ["middle"]),
     ],

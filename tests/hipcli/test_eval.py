@@ -1,15 +1,21 @@
 """`hip eval` on a tiny model: tables, JSON, results that are kept, pages of HTML."""
 
 import html.parser
+import io
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from hipcli.engine.evaluation.running import Evaluation
+from hipcli.engine.evaluation.summary import Grid
+from hipcli.terminal.heat_map import rgb
+from hipcli.terminal.heat_picture import png
 from tests.engine.evaluation.tiny import model_folder
 from tests.hipcli.fakes import Outcome, run_hip
 
@@ -126,6 +132,32 @@ def test_a_page_of_html_needs_nothing_else(model: str) -> None:
     assert "passkey in prose" in text and "background: rgb(" in text
 
 
+def test_a_picture_of_the_heat_maps(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = hip_eval(model, "--depths", "0.1,0.5", "--png", "map.png")
+    assert outcome.code == 0, outcome.err
+    with Image.open("map.png") as picture:
+        assert picture.format == "PNG"
+        colours = {colour for _, colour in picture.getcolors(1 << 20)}
+    # A model of random weights says nothing right.
+    assert rgb(0.0) in colours and rgb(1.0) not in colours
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    outcome = hip_eval(model, "--png", "other.png")
+    assert outcome.code == 2 and "pip install 'hipcli[png]'" in outcome.err
+    assert not Path("other.png").exists()
+
+
+def test_cells_of_a_picture_have_the_colours_of_their_scores() -> None:
+    values = {(0.1, 1024): 0.0, (0.9, 1024): 1.0, (0.9, 2048): 0.5}
+    grid = Grid("hip auto: passkey in prose", (0.1, 0.9), (1024, 2048), values)
+    picture = Image.open(io.BytesIO(png({"id": "tiny", "revision": None}, [grid])))
+    first_row = 32 + 44 * 4 + 4
+    found = [
+        [picture.getpixel((32 + 120 * column + 4, first_row + 44 * row)) for column in (1, 2)]
+        for row in (0, 1)
+    ]
+    assert found == [[rgb(0.0), (255, 255, 255)], [rgb(1.0), rgb(0.5)]]
+
+
 def test_own_files_are_a_haystack(model: str) -> None:
     source = Path("project")
     source.mkdir()
@@ -165,6 +197,7 @@ def test_fidelity(model: str) -> None:
         (("--tasks", ","), "--tasks names nothing"),
         (("--fidelity", "book.txt", "--method", "bm25"), "none is named"),
         (("--html", "nowhere/map.html"), "no such folder"),
+        (("--png", "nowhere/map.png"), "no such folder"),
     ],
 )
 def test_usage_errors(model: str, words: tuple[str, ...], message: str) -> None:
