@@ -2,8 +2,9 @@
 
 vote: while the question passes, the heads vote for pages (`vote.py`). In a second round the tokens
 of the best passages vote for what they name: whoever carries the key is where it is.
-attend: the question's tokens, and the answer's, select keys per layer and KV head: half of them by
-themselves, half as the heads voted.
+attend: the question's tokens select keys per layer and KV head, half of them by themselves, half as
+the heads have voted so far; the answer's tokens attend the voted pages. A method other than `hip`
+selects by itself throughout.
 share: the question runs again with the voted pages as the selection of every layer and head.
 reread: passages around the voted pages and the question are run as a short fresh prompt, densely,
 inside the trained window.
@@ -25,7 +26,6 @@ from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass, UnvotedP
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.sampler import Sampler
-from hipcli.engine.selection import voted_pages
 from hipcli.engine.step import LayerAttention, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, Tail
 from hipcli.engine.vote import Ballot
@@ -111,8 +111,9 @@ class Answerer:
             if ballot.later:
                 again = self._ballot(context_tokens, words)
                 logits = self._ask(question[head:], again, tail)
-            self.method.pin(self._voted(ballot, voted_pages(self.budget_tokens) * PAGE_TOKENS))
-            return logits, AnswerPass(self.method)
+            if self.mode == "dense" or not self.method.follows_votes:
+                return logits, AnswerPass(self.method)
+            return logits, AnswerPass(self.method, self._voted(ballot, self.budget_tokens))
         if self.mode == "reread":
             return self._reread(ballot, question)
         self.store.rewind(tail)

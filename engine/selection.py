@@ -79,7 +79,6 @@ def best_pages(
     sink_tokens: int,
     num_pages: int,
     softmax_scale: float,
-    excluded: torch.Tensor | None = None,
     *,
     backend: str,
 ) -> torch.Tensor:
@@ -94,7 +93,6 @@ def best_pages(
         sink_tokens: never selected.
         num_pages: most pages of a query and KV head.
         softmax_scale: factor of q.k.
-        excluded: int64 [m] pages that are not to be chosen.
         backend: of the kernels.
 
     Returns:
@@ -113,11 +111,7 @@ def best_pages(
         sink_tokens,
         backend=backend,
     )
-    shares = group_shares(scores, group, softmax_scale)
-    if excluded is not None:
-        # Not by an assignment: its scalar would be copied to the device, which no graph can hold.
-        shares.index_fill_(2, excluded, -torch.inf)
-    return select_blocks(shares, num_pages, backend=backend)
+    return select_blocks(group_shares(scores, group, softmax_scale), num_pages, backend=backend)
 
 
 def shared_pages(

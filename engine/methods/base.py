@@ -123,6 +123,7 @@ class Method(Protocol):
         prefill_block_size_k: tokens of a block, when queries are selected for in blocks of 64.
         token_pages, token_blocks: candidate pages and blocks of one query and KV head; 0 for a
             method that selects nothing.
+        follows_votes: tokens of an answer attend the pages voted for, if there was a vote.
         decode_graphs: its selection is nothing but operators that a CUDA graph can hold.
         reads_fp8: it attends keys and values in fp8.
         own_attention: for a method that attends by itself instead of naming blocks.
@@ -134,6 +135,7 @@ class Method(Protocol):
     prefill_block_size_k: int
     token_pages: int
     token_blocks: int
+    follows_votes: bool
     decode_graphs: bool
     reads_fp8: bool
 
@@ -147,10 +149,6 @@ class Method(Protocol):
 
     def reset(self) -> None:
         """Forget what the last answer selected."""
-
-    def pin(self, pages: torch.Tensor) -> None:
-        """Let every token of this answer attend pages that were voted for, int64 [n] ascending;
-        they take the place of blocks of its own. `reset` forgets them."""
 
     def schedule(self) -> Schedule:
         """A new schedule for the decode steps of one answer."""
@@ -247,6 +245,7 @@ class Kernels:
 
     __slots__ = ()
     prefill_block_size_k = PAGE_TOKENS
+    follows_votes = False
     decode_graphs = True
     reads_fp8 = True
 
@@ -257,9 +256,6 @@ class Kernels:
 
     def reset(self) -> None:
         """Nothing to forget."""
-
-    def pin(self, pages: torch.Tensor) -> None:
-        """What was voted for does not change what is attended."""
 
     def schedule(self) -> Schedule:
         """Everything is chosen anew for every token."""

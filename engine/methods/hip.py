@@ -16,7 +16,7 @@ import torch
 
 from hipcli.engine.methods.base import Geometry, Kernels, Schedule
 from hipcli.engine.methods.configs import HipConfig
-from hipcli.engine.selection import best_blocks, best_pages, shared_pages, with_pages
+from hipcli.engine.selection import best_blocks, best_pages, shared_pages
 from hipcli.engine.step import Step, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.score_pages import score_pages
@@ -50,11 +50,9 @@ class HipMethod(Kernels):
 
     config: HipConfig = field(default_factory=HipConfig)
     name: str = "hip"
+    follows_votes: bool = True
     dense_floor_tokens: int = 0
     _cache: dict[int, _LayerCache] = field(default_factory=dict)
-    _pinned: torch.Tensor | None = None
-    # Those of them before the window of the step that chose last; -1 for the others.
-    _attended: torch.Tensor | None = None
 
     @property
     def geometry(self) -> Geometry:
@@ -80,14 +78,6 @@ class HipMethod(Kernels):
     def reset(self) -> None:
         """Forget what the last answer selected."""
         self._cache.clear()
-        self._pinned = self._attended = None
-
-    def pin(self, pages: torch.Tensor) -> None:
-        """See `Method.pin`."""
-        first = self.config.sink_tokens // PAGE_TOKENS
-        pages = pages[pages >= first]
-        if len(pages):
-            self._pinned, self._attended = pages, torch.full_like(pages, -1)
 
     def schedule(self) -> Schedule:
         """See `Method.schedule`."""
@@ -124,9 +114,6 @@ class HipMethod(Kernels):
         self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """See `Method.choose_pages`."""
-        if self._pinned is not None and self._attended is not None:
-            inside = self._pinned < window_starts[0] // PAGE_TOKENS
-            self._attended.copy_(self._pinned.masked_fill(~inside, -1))
         return best_pages(
             q,
             step.store.index[layer],
@@ -136,7 +123,6 @@ class HipMethod(Kernels):
             self.config.sink_tokens,
             self.token_pages,
             step.softmax_scale,
-            self._pinned,
             backend=step.store.backend,
         )
 
@@ -145,21 +131,17 @@ class HipMethod(Kernels):
     ) -> torch.Tensor:
         """See `Method.choose_blocks`."""
         step.store.check_keys(layer, pages)
-        pinned = 0 if self._attended is None else len(self._attended) * PAGE_TOKENS
-        blocks = best_blocks(
+        return best_blocks(
             q,
             step.store.kv[layer],
             pages,
             self._rope(step),
             self.config.query_distance_tokens,
             self.block_size_k,
-            self.token_blocks - pinned // self.block_size_k,
+            self.token_blocks,
             step.softmax_scale,
             backend=step.store.backend,
         )
-        if self._attended is None:
-            return blocks
-        return with_pages(blocks, self._attended, self.block_size_k)
 
     def select_unvoted(
         self,

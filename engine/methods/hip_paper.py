@@ -58,6 +58,7 @@ class HipPaperMethod(Kernels):
 
     config: HipPaperConfig = field(default_factory=HipPaperConfig)
     name: str = "hip-paper"
+    follows_votes: bool = False
     decode_graphs: bool = False
     reads_fp8: bool = False
     prefill_block_size_k: int = field(init=False)
@@ -92,9 +93,6 @@ class HipPaperMethod(Kernels):
     def reset(self) -> None:
         """Forget what the last answer selected."""
         self._cache.clear()
-
-    def pin(self, pages: torch.Tensor) -> None:
-        """What was voted for does not change what is attended."""
 
     def _stages(self, layer: int) -> list[Stage]:
         config = self.config

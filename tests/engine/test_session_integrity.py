@@ -138,9 +138,9 @@ def test_damage_in_the_middle_of_an_answer(runner: Runner, tmp_path: Path) -> No
 
 
 def test_damage_found_by_the_second_of_two_questions(runner: Runner, tmp_path: Path) -> None:
-    asked = request(tmp_path, answer="attend")
+    asked = request(tmp_path, answer="attend", rounds=0)
     expected, _, _ = ask(runner, asked)
-    first = answering(runner, dataclasses.replace(asked, answer="reread"))
+    first = answering(runner, dataclasses.replace(asked, answer="reread", rounds=1))
     list(first.events())
     flip(only_folder(tmp_path) / "index/001.bounds", 5 * runner.layout.summary_bytes)
     first.context.store.truncate(CONTEXT_TOKENS)

@@ -110,17 +110,15 @@ def test_generated_tokens_are_the_cpus(name) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", [*METHODS, "given pages", "pinned pages"])
+@pytest.mark.parametrize("name", [*METHODS, "given pages"])
 def test_graph_equals_eager(name, dtype) -> None:
     """Logits of every step, over borders of pages and all kinds of steps."""
     runner = Runner(wide_model(dtype).to("cuda"))
     ids = random_ids(100, seed=3)
     rows = []
     for graphs in (True, False):
-        method = METHODS.get(name, METHODS["hip" if name == "pinned pages" else "window"])()
+        method = METHODS.get(name, METHODS["window"])()
         store, _ = prompt(runner, method, LENGTH + 100)
-        if name == "pinned pages":
-            method.pin(torch.tensor([5], device="cuda"))
         pages = torch.tensor([0, 2, 3, 7, 12]) if name == "given pages" else None
         decoder = DeviceDecoder(runner, store, AnswerPass(method, pages), graphs=graphs)
         rows.append([])
