@@ -7,8 +7,6 @@ Opening reads the tokenizer only; weights are loaded by the first question.
 """
 
 import json
-import resource
-import sys
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,7 +17,7 @@ import numpy as np
 
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import DoesNotFitError
-from hipcli.engine.events import Event, Notice, Phase, Result, SessionInfo, Token
+from hipcli.engine.events import Event, Notice, Phase, Token
 from hipcli.engine.methods import make_config
 from hipcli.engine.models import ModelFolder, resolve
 from hipcli.engine.models.heads import FoundHeads, HeadWeights, find_heads
@@ -224,7 +222,10 @@ class Engine:
             "decode_s": ended - first_at,
             "total_s": ended - started,
         }
-        yield self._result(request, context, answerer, "".join(pieces), count, timings)
+        from hipcli.engine.reporting import result_of
+
+        told = ("".join(pieces), count)
+        yield result_of(request, context, answerer, told, timings)
 
     def _load(self) -> None:
         if self._loaded is None:
@@ -280,44 +281,6 @@ class Engine:
         own = self.tokenizer.decode(request.question_ids[start:end])
         return spellings(own, lambda text: self.tokenizer.encode(text).ids.tolist())
 
-    def _result(
-        self,
-        request: AskRequest,
-        context: Any,
-        answerer: Any,
-        answer: str,
-        count: int,
-        timings: dict[str, float],
-    ) -> Result:
-        session: SessionInfo = context.session
-        total = len(request.context_ids)
-        kv_bytes = self._loaded.runner.layout.num_bytes(context.store.length)
-        kept = context.store.kept_pages
-        saved = total if kept is None else len(kept) * PAGE_TOKENS
-        on_disk = self._loaded.runner.layout.num_bytes(saved) if session.complete else 0
-        on_gpu = self._loaded.runner.device.type == "cuda"
-        return Result(
-            answer=answer,
-            finish_reason=answerer.finish_reason,
-            session=session,
-            evidence=answerer.evidence,
-            context_tokens=total,
-            question_tokens=len(request.question_ids),
-            cached_tokens=context.cached_tokens,
-            prefilled_tokens=total - context.cached_tokens + len(request.question_ids),
-            generated_tokens=count,
-            mode=answerer.mode,
-            reread_tokens=answerer.reread_tokens,
-            timings=timings,
-            memory={
-                "kv_device_bytes": kv_bytes if on_gpu else 0,
-                "kv_host_bytes": 0 if on_gpu else kv_bytes - on_disk,
-                "kv_disk_bytes": on_disk,
-                "peak_rss_bytes": peak_rss_bytes(),
-                "peak_device_bytes": self._loaded.runner.peak_device_bytes(),
-            },
-        )
-
 
 def _kept_unsaved(request: AskRequest) -> float:
     """The part of its context that a request keeps where nothing is saved: sessions prune by
@@ -330,9 +293,3 @@ def _spare_tokens(request: AskRequest) -> int:
     """Room that a question and its answer need behind the context."""
     passages = ROUND_PAGES * PAGE_TOKENS if request.rounds > 1 else 0
     return len(request.question_ids) + max(request.generation.max_new_tokens, passages)
-
-
-def peak_rss_bytes() -> int:
-    """Largest resident size of this process so far, mapped session files included."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,6 +1,7 @@
 """Every option that more than one command takes: literal tables, the one place that names them.
 
-`eval_options.py` has those of `hip eval` alone.
+`eval_options.py` has those of `hip eval` alone, `reading_options.py` and `session_options.py` two
+large groups.
 
 An option has one name on all its ways: `--max-new-tokens`, `HIP_MAX_NEW_TOKENS`, the TOML key
 `max_new_tokens`, and the field of the config it ends in. `parameters.py` turns the tables into
@@ -15,6 +16,8 @@ import platformdirs
 
 from hipcli.config.eval_options import EVAL
 from hipcli.config.option import Option, default_of
+from hipcli.config.reading_options import COUNT, READING
+from hipcli.config.session_options import SESSION
 from hipcli.engine.config import ANSWER_MODES, KV_DTYPES, EngineConfig, GenerationConfig
 
 DEFAULT_MODEL: str = default_of(EngineConfig, "model")
@@ -194,72 +197,6 @@ ANSWER = (
     ),
 )
 
-READING = (
-    Option(
-        "include", list, (), "Read only files that match this pattern (repeatable).", metavar="GLOB"
-    ),
-    Option(
-        "exclude", list, (), "Leave out files that match this pattern (repeatable).", metavar="GLOB"
-    ),
-    Option("hidden", bool, False, "Read hidden files of a folder too."),
-    Option(
-        "gitignore",
-        bool,
-        True,
-        "Leave out what git ignores, or don't.",
-        ("--gitignore/--no-gitignore",),
-    ),
-    Option(
-        "max_file_size", str, None, "Skip larger files of a folder, as in 2MiB.", metavar="SIZE"
-    ),
-    Option(
-        "max_files",
-        int,
-        None,
-        "Refuse folders with more files to read (default: 50,000).",
-        minimum=1,
-        metavar="N",
-    ),
-    Option(
-        "max_total_size",
-        str,
-        None,
-        "Refuse folders with more bytes to read (default: 4GiB).",
-        metavar="SIZE",
-    ),
-    Option("encoding", str, None, "Encoding of text files that are not UTF-8.", metavar="NAME"),
-    Option(
-        "password_file", Path, None, "File whose first line opens encrypted PDFs.", metavar="FILE"
-    ),
-    Option("strict", bool, False, "Stop (exit 3) when any part of the input is unreadable."),
-    Option(
-        "files_from",
-        str,
-        None,
-        "Read more SOURCEs from FILE, one a line; - is stdin.",
-        metavar="FILE",
-        in_file=False,
-    ),
-    Option(
-        "null",
-        bool,
-        False,
-        "Names in --files-from end with a NUL byte.",
-        ("--null", "-0"),
-        in_file=False,
-    ),
-)
-
-COUNT = (
-    Option(
-        "count",
-        str,
-        "tokens",
-        "What to count: tokens of the model, words, or tokens of hosted models.",
-        choices=("tokens", "words", "cl100k_base", "o200k_base"),
-    ),
-)
-
 EVIDENCE = (
     Option(
         "open_evidence",
@@ -272,42 +209,6 @@ EVIDENCE = (
 )
 
 CACHE = (Option("cache_dir", Path, None, "Where sessions and models are kept.", metavar="FOLDER"),)
-
-SESSION = (
-    Option(
-        "cache_max_size",
-        str,
-        None,
-        "What saved sessions may take together, as in 20GiB (default: the smaller of 50GiB and a "
-        "quarter of the free disk).",
-        metavar="SIZE",
-    ),
-    Option("name", str, "", "Name the saved session.", metavar="NAME"),
-    Option(
-        "keep",
-        str,
-        "auto",
-        "What a session keeps once it is read: full, a ratio such as 0.25 of the pages between "
-        "sinks and window, or auto: full as long as that fits --cache-max-size.",
-        metavar="RATIO",
-    ),
-    Option("no_cache", bool, False, "Neither use nor save a session."),
-    Option("refresh", bool, False, "Read everything anew even if a saved session matches."),
-    Option(
-        "verify_weights",
-        bool,
-        False,
-        "Tell the model by every byte of its weights, not by samples; sessions read with it are "
-        "kept apart.",
-    ),
-    Option(
-        "stale_ok",
-        bool,
-        False,
-        "Resume a session as it is although its files have changed; the answer is marked.",
-    ),
-    Option("cached_only", bool, False, "Stop (exit 5) when no saved session matches."),
-)
 
 JSON = (Option("json", bool, False, "Print one JSON document.", ("--json",)),)
 
@@ -344,7 +245,6 @@ TALK = (
         in_file=False,
     ),
 )
-
 
 # The name of the help section for each group. `hip ask` takes all of these.
 SECTIONS = {

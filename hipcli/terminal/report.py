@@ -1,7 +1,5 @@
 """What `hip ask` prints: the answer as text, one JSON document, or events as JSON lines."""
 
-import resource
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,6 +8,7 @@ from hipcli.citing.grounds import Citation, Finding, Grounds, citation_row
 from hipcli.documents import unit_of
 from hipcli.engine.errors import HipError
 from hipcli.engine.events import Progress, Result
+from hipcli.engine.resident import peak_rss_bytes
 from hipcli.runs.material import Material
 from hipcli.terminal.output import SCHEMA_VERSION, AnswerWriter, Sink, error_row
 
@@ -173,9 +172,3 @@ def evidence_row(finding: Finding) -> dict[str, Any]:
 def warning_row(code: str, message: str, path: str = "") -> dict[str, str]:
     """A row of `warnings[]`."""
     return {"code": code, "message": message, "path": path}
-
-
-def peak_rss_bytes() -> int:
-    """The most memory this process has held so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

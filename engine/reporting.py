@@ -1,0 +1,54 @@
+"""What an answer's `Result` says of how it came about."""
+
+from hipcli.engine.answering import Answerer
+from hipcli.engine.context import Context
+from hipcli.engine.events import Result
+from hipcli.engine.request import AskRequest
+from hipcli.engine.resident import peak_rss_bytes
+from hipcli.engine.store.layout import PAGE_TOKENS
+
+
+def result_of(
+    request: AskRequest,
+    context: Context,
+    answerer: Answerer,
+    told: tuple[str, int],
+    timings: dict[str, float],
+) -> Result:
+    """The end of a request.
+
+    Args:
+        request: what was asked.
+        context: what it was asked about.
+        answerer: how it was answered.
+        told: the answer, and how many tokens it has.
+        timings: seconds, by name.
+    """
+    answer, count = told
+    runner, session, total = answerer.runner, context.session, len(request.context_ids)
+    kv_bytes = runner.layout.num_bytes(context.store.length)
+    kept = context.store.kept_pages
+    saved = total if kept is None else len(kept) * PAGE_TOKENS
+    on_disk = runner.layout.num_bytes(saved) if session.complete else 0
+    on_gpu = runner.device.type == "cuda"
+    return Result(
+        answer=answer,
+        finish_reason=answerer.finish_reason,
+        session=session,
+        evidence=answerer.evidence,
+        context_tokens=total,
+        question_tokens=len(request.question_ids),
+        cached_tokens=context.cached_tokens,
+        prefilled_tokens=total - context.cached_tokens + len(request.question_ids),
+        generated_tokens=count,
+        mode=answerer.mode,
+        reread_tokens=answerer.reread_tokens,
+        timings=timings,
+        memory={
+            "kv_device_bytes": kv_bytes if on_gpu else 0,
+            "kv_host_bytes": 0 if on_gpu else kv_bytes - on_disk,
+            "kv_disk_bytes": on_disk,
+            "peak_rss_bytes": peak_rss_bytes(),
+            "peak_device_bytes": runner.peak_device_bytes(),
+        },
+    )
