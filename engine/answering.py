@@ -148,6 +148,8 @@ class Answerer:
         for _ in range(1, self.request.rounds):
             order = [page for page in last.ranking(first, end) if page not in used]
             pages = sorted(order[:ROUND_PAGES])
+            if not pages:
+                return
             used.update(pages)
             borders = [
                 (max(page * PAGE_TOKENS, first), min((page + 1) * PAGE_TOKENS, end))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hipcli.engine.errors import DamagedSessionError, NotCachedError
+from hipcli.engine.errors import DamagedSessionError, NotCachedError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, SessionInfo
 from hipcli.engine.methods.base import Method
 from hipcli.engine.pace import Pace
@@ -78,7 +78,13 @@ class ContextReader:
         Raises:
             NotCachedError: `cached_only`, and no complete session matches.
         """
-        cache = self.request.cache
+        cache, own = self.request.cache, self.method.own_attention
+        prunable = own is None or not own.keeps_state
+        if not prunable and cache.keep is not None and cache.keep < 1:
+            raise UsageError(
+                f"--keep does not go with --method {self.method.name}, which needs all it has read",
+                "leave out --keep, or use --method hip",
+            )
         if cache.directory is None:
             if cache.cached_only:
                 raise NotCachedError("--cached-only with the cache switched off")
@@ -90,6 +96,7 @@ class ContextReader:
                 self.identity,
                 self.runner.layout,
                 self.chunk_tokens,
+                prunable,
             )
         while not self._distrusted:
             try:
@@ -173,8 +180,13 @@ class ContextReader:
         own = self.method.own_attention
         if own is not None and own.keeps_state:
             own.resume(store, read_companion(session.folder))
+        keep = self.request.cache.keep
         if session.manifest.kept:
             yield pruned(session)
+        elif keep is not None and keep < 1:
+            what = f"session {session.id} is saved in full and stays so"
+            hint = f"hip sessions prune {session.id} --keep {keep:g} shrinks it"
+            yield Notice("kept_whole", f"{what}; {hint}")
         return Context(store, self._info(session, reused=True), session.tokens_done)
 
     def _name(self, saved: Saved, session: Session) -> Generator[Event, None, None]:

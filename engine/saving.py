@@ -47,6 +47,7 @@ class Saved:
     chunk_tokens: int
     key: str = field(init=False)
     name: str = field(init=False)
+    prunable: bool = True
     ratio: float = field(init=False, default=1.0)
     _record: dict[str, Any] = field(init=False)
     _tokens_sha256: str = field(init=False)
@@ -139,6 +140,8 @@ class Saved:
     def _wanted_ratio(self) -> float:
         """Of the pages that stay: what the request says, or the largest that fits."""
         keep = self.request.cache.keep
+        if not self.prunable:
+            return 1.0
         if keep is not None:
             return keep
         tokens = len(self.request.context_ids)
@@ -191,10 +194,13 @@ class Saved:
                     return None
 
     def _manifest(self, donor: Manifest | None) -> Manifest:
-        layout = self.layout
+        layout, former = self.layout, self._former()
+        # What is read anew keeps its name and its conversation.
+        name = self.name or (former.name if former else "")
+        extra = {**(former.extra if former else {}), **self.request.extra}
         return Manifest(
             key=self.key,
-            name=self.name,
+            name=name,
             created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             context_tokens=len(self.request.context_ids),
             tokens_sha256=self._tokens_sha256,
@@ -205,8 +211,16 @@ class Saved:
             seed=int(self.key[:8], 16) if donor is None else donor.seed,
             identity=self._record,
             inputs=[{"name": r.name, "sha256": r.sha256} for r in self.request.inputs],
-            extra=self.request.extra,
+            extra=extra,
         )
+
+    def _former(self) -> Manifest | None:
+        """The session whose place the new one takes, if it can be read."""
+        folder = self.sessions.folder(self.key, partial=False)
+        try:
+            return Manifest.read(folder) if folder.exists() else None
+        except SessionError:
+            return None
 
 
 def _without_keep(identity: dict[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,8 @@ class QuestionPass:
         """Blocks between sinks and window of each token, int32 [T, num_kv_heads, n]."""
         store, distance = step.store, self.ballot.distance_tokens
         first = self.method.geometry.sink_tokens // PAGE_TOKENS
-        last = self.method.geometry.window_start(step.start) // PAGE_TOKENS
+        # What is between the context and the window is the beginning of a long question.
+        last = min(self.method.geometry.window_start(step.start) // PAGE_TOKENS, shares.shape[2])
         most = voted_pages(self.budget_tokens)
         voted = self.ballot.leaders(most, first, max(first, last))
         num_blocks = (self.budget_tokens - most * PAGE_TOKENS) // self.block_size_k

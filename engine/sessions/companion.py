@@ -25,18 +25,30 @@ def write_companion(folder: Path, tensors: "dict[str, torch.Tensor]", disk: Disk
     disk.write(folder / FILE, zlib.crc32(data).to_bytes(CRC_BYTES, "little") + data)
 
 
-def read_companion(folder: Path) -> "dict[str, torch.Tensor]":
-    """The tensors in a session's folder.
+def has_companion(folder: Path) -> bool:
+    """Does a session's folder hold more than pages?"""
+    return (folder / FILE).exists()
+
+
+def checked_companion(folder: Path) -> bytes:
+    """The tensors in a session's folder, as safetensors.
 
     Raises:
         DamagedSessionError: they are missing, or not what was written.
     """
-    from safetensors.torch import load
-
     try:
         data = (folder / FILE).read_bytes()
     except OSError as error:
         raise DamagedSessionError(f"{FILE} cannot be read: {error}") from None
-    if zlib.crc32(data[CRC_BYTES:]) != int.from_bytes(data[:CRC_BYTES], "little"):
+    content = data[CRC_BYTES:]
+    # The checksum of nothing is 0: an empty file would pass.
+    if not content or zlib.crc32(content) != int.from_bytes(data[:CRC_BYTES], "little"):
         raise DamagedSessionError(f"{FILE} is not what was written")
-    return dict(load(data[CRC_BYTES:]))
+    return content
+
+
+def read_companion(folder: Path) -> "dict[str, torch.Tensor]":
+    """The tensors in a session's folder. Raises as `checked_companion` does."""
+    from safetensors.torch import load
+
+    return dict(load(checked_companion(folder)))

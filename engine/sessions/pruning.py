@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hipcli.engine.errors import SessionError
+from hipcli.engine.sessions.companion import has_companion
 from hipcli.engine.sessions.disk import NEW_SUFFIX, Disk
 from hipcli.engine.sessions.identity import identity_key
 from hipcli.engine.sessions.kept import as_runs, chosen_pages, from_runs, kept_name
@@ -47,8 +48,19 @@ def prune(store: SessionStore, record: SessionRecord, ratio: float) -> SessionRe
         raise SessionError(
             f"session {record.id} is not read to its end yet", "ask it once, then prune it"
         )
+    if has_companion(record.path):
+        raise SessionError(
+            f"session {record.id} keeps more than pages, as its method needs all of it",
+            "ask with --method hip, whose sessions can be pruned",
+        )
     store.verify(record)
     manifest = Manifest.read(record.path)
+    key = identity_key({**manifest.identity, "keep": kept_name(ratio)})
+    if key != manifest.key and store.folder(key, partial=False).exists():
+        raise SessionError(
+            f"session {store.find(key).id} keeps that part of the same documents already",
+            f"hip sessions rm {record.id} removes this one",
+        )
     store.prepare()
     folder = write_pruned(store, record.path, manifest, ratio)
     if folder is None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from hipcli.engine.errors import DamagedSessionError
+from hipcli.engine.sessions.companion import checked_companion, has_companion
 from hipcli.engine.sessions.manifest import (
     PARTIAL_SUFFIX,
     PROGRESS,
@@ -30,6 +31,8 @@ def verify_folder(folder: Path) -> int:
     read_tokens(folder, manifest.tokens_sha256)
     if (folder / WORTH).exists():
         read_worth(folder)
+    if has_companion(folder):
+        checked_companion(folder)
     tokens = manifest.context_tokens
     if folder.name.endswith(PARTIAL_SUFFIX):
         done = read_sealed(folder / PROGRESS).get("tokens_done")

@@ -46,7 +46,7 @@ def ask(
     \b
     hip ask book.pdf "Who wrote the letter?"
     hip ask src/ README.md "Where is the retry policy set?" --cite
-    hip ask --resume "And who received it?"
+    hip ask --resume "Who received the letter?"
     git log | hip ask - "What changed in the parser?"
     hip ask paper.pdf -Q question.txt --json | jq .answer
     hip ask paper.pdf --batch questions.jsonl --jsonl

@@ -67,7 +67,9 @@ def evaluate(context: typer.Context) -> int:
 
     Tasks are generated from a seed in tokens of the model at hand, in the manner of public suites
     (RULER-style; the scores are not theirs). An interrupted run goes on where it stopped when
-    --out names the same file.
+    --out names the same file. SCORE is the part of the expected words in the answer; RECALL_1 and
+    RECALL_24 the part of the needles on the best page and the best 24 pages of 64 tokens; ALL_24
+    how often those hold all needles; READ_TOKENS what passed through the model.
     """
     from hipcli.runs.evaluating import EvalRun, listed
 

@@ -137,7 +137,9 @@ def _count_for_model(settings: Settings, corpus: "Corpus") -> Counted:
     try:
         folder = resolve(name, models_dir=settings.models_dir)
     except ModelError as error:
-        error.hint = f"{error.hint or f'hip models pull {name}'}; or use --count words"
+        error.hint = (
+            f"{(error.hint or f'hip models pull {name}').rstrip('.')}; or use --count words"
+        )
         raise
     context = assemble(corpus, load_tokenizer(folder.path), None)
     return Counted(

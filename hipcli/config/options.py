@@ -164,8 +164,8 @@ ANSWER = (
         int,
         1,
         "How often the passages of an answer are looked for: from the second time on by what the "
-        "best ones name, for questions that take several facts. 0, with --answer attend, looks for "
-        "none and starts soonest.",
+        "best ones name, for questions that take several facts. Each takes its time. 0, with "
+        "--answer attend, looks for none: it starts soonest and answers worse.",
         minimum=0,
         metavar="N",
     ),

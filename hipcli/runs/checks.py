@@ -35,8 +35,8 @@ def check_settings(settings: Settings) -> None:
     make_config(config.method, config.method_settings)
     if settings.values.get("rounds") == 0 and settings.values["answer"] != "attend":
         raise UsageError(
-            "--rounds 0 looks for no passages, which only attend can do without",
-            "add --answer attend, or give 1 or more",
+            "--rounds 0 goes with --answer attend only: the other modes answer from passages",
+            "add --answer attend, or give --rounds 1 or more",
         )
     settings.generation_config()
     settings.cache_config()

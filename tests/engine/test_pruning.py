@@ -222,3 +222,32 @@ def test_attend_without_rounds_looks_for_no_passages(runner: Runner) -> None:
 def test_only_attend_goes_without_rounds(mode: str) -> None:
     with pytest.raises(ValueError, match="rounds"):
         dataclasses.replace(asked(None, 1.0, mode), rounds=0)
+
+
+def test_a_full_session_says_that_it_is_not_pruned(runner: Runner, tmp_path: Path) -> None:
+    ask(runner, asked(tmp_path, 1.0))
+    _, checked, events = ask(runner, asked(tmp_path, 0.4))
+    assert checked.asked.session.kept_ratio == 1
+    assert notices(events) == ["kept_whole"]
+
+
+def test_reading_anew_keeps_the_name_and_what_was_remembered(
+    runner: Runner, tmp_path: Path
+) -> None:
+    first = dataclasses.replace(asked(tmp_path, 1.0), extra={"turns": [["a", "b"]]})
+    ask(runner, dataclasses.replace(first, cache=dataclasses.replace(first.cache, name="n")))
+    again = dataclasses.replace(first, extra={})
+    ask(runner, dataclasses.replace(again, cache=dataclasses.replace(again.cache, refresh=True)))
+    (record,) = SessionStore(tmp_path).list()
+    manifest = Manifest.read(record.path)
+    assert (manifest.name, manifest.extra) == ("n", {"turns": [["a", "b"]]})
+
+
+def test_pruning_leaves_another_pruned_session_alone(runner: Runner, tmp_path: Path) -> None:
+    ask(runner, asked(tmp_path, 0.4))
+    ask(runner, asked(tmp_path, 1.0))
+    store = SessionStore(tmp_path)
+    (full,) = (record for record in store.list() if not Manifest.read(record.path).kept)
+    with pytest.raises(SessionError, match="already"):
+        prune(store, full, 0.4)
+    assert len(store.list()) == 2

@@ -21,7 +21,7 @@ from tests.engine.test_sessions import (
     method,
     request,
 )
-from tests.engine.tiny import tiny_model
+from tests.engine.tiny import random_ids, tiny_model
 
 PAGES = 6
 
@@ -197,9 +197,9 @@ def test_scaffold_keys_of_a_mixed_page_are_not_voted_for(runner: Runner) -> None
     assert not lower.all()
 
 
-def stored(runner: Runner, ask) -> KVStore:
+def stored(runner: Runner, ask, spare: int = 256) -> KVStore:
     """The context in a store with room for passages that vote."""
-    reader = ContextReader(runner, method(), ask, IDENTITY, CHUNK, 256)
+    reader = ContextReader(runner, method(), ask, IDENTITY, CHUNK, spare)
     stream = reader.read()
     while True:
         try:
@@ -220,3 +220,20 @@ def test_rounds_answer_in_every_mode(runner: Runner, mode: str, rounds: int) -> 
 
 def test_pages_for_a_budget() -> None:
     assert [voted_pages(budget) for budget in (64, 128, 2048)] == [0, 1, 16]
+
+
+@pytest.mark.parametrize("mode", ["attend", "reread"])
+@pytest.mark.parametrize("length", [10, 64, 100])
+def test_more_rounds_than_pages_end_early(runner: Runner, mode: str, length: int) -> None:
+    ask = request(None, length=length, answer=mode, rounds=9, cache=CacheConfig(None))
+    answerer = answerer_of(runner, Context(stored(runner, ask)), ask)
+    assert len(list(answerer.tokens())) == 12
+
+
+@pytest.mark.parametrize("mode", ["attend", "share", "reread"])
+def test_a_question_longer_than_the_window(runner: Runner, mode: str) -> None:
+    """Its beginning lies between the context and the window of its last tokens."""
+    long = random_ids(256 + 4 * 128, seed=8).tolist()
+    ask = request(None, question_ids=long, answer=mode, cache=CacheConfig(None))
+    answerer = answerer_of(runner, Context(stored(runner, ask, len(long) + 64)), ask)
+    assert len(list(answerer.tokens())) == 12

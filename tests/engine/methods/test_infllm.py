@@ -7,13 +7,17 @@ import pytest
 import torch
 
 from hipcli.engine.answering import Answerer
+from hipcli.engine.config import CacheConfig
 from hipcli.engine.context import Context, ContextReader
+from hipcli.engine.errors import DamagedSessionError, SessionError, UsageError
 from hipcli.engine.methods.configs import InfLLMConfig
 from hipcli.engine.methods.infllm import InfLLMMethod, InfLLMState
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.runner import Runner
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.companion import FILE
+from hipcli.engine.sessions.pruning import prune
+from hipcli.engine.sessions.verify import verify_folder
 from hipcli.engine.step import StepInput
 from tests.engine.methods.stores import filled_store, make_runner, pass_at, turned
 from tests.engine.test_session_integrity import notices
@@ -153,7 +157,7 @@ def test_a_resumed_session_answers_as_the_first_time(
     assert answer(runner, warm, ask, InfLLMMethod(CONFIG)) == expected
 
 
-@pytest.mark.parametrize("harm", ["flip", "missing"])
+@pytest.mark.parametrize("harm", ["flip", "missing", "empty"])
 def test_without_its_representatives_a_session_is_read_again(
     runner: Runner, tmp_path: Path, harm: str
 ) -> None:
@@ -163,6 +167,8 @@ def test_without_its_representatives_a_session_is_read_again(
     path = SessionStore(tmp_path).find().path / FILE
     if harm == "missing":
         path.unlink()
+    elif harm == "empty":
+        path.write_bytes(b"")
     else:
         data = bytearray(path.read_bytes())
         data[-3] ^= 1
@@ -170,6 +176,21 @@ def test_without_its_representatives_a_session_is_read_again(
     context, events = read(runner, ask, method)
     assert notices(events) == ["session_damaged"] and not context.cached_tokens
     assert answer(runner, context, ask, method) == expected
+
+
+def test_nothing_of_it_is_pruned(runner: Runner, tmp_path: Path) -> None:
+    ask = request(tmp_path, length=LENGTH, cache=CacheConfig(tmp_path, keep=0.5))
+    with pytest.raises(UsageError, match="--keep"):
+        read(runner, ask, InfLLMMethod(CONFIG))
+    whole = request(tmp_path, length=LENGTH, cache=CacheConfig(tmp_path))
+    read(runner, whole, InfLLMMethod(CONFIG))
+    store = SessionStore(tmp_path)
+    with pytest.raises(SessionError, match="method"):
+        prune(store, store.find(), 0.5)
+    assert verify_folder(store.find().path) == LENGTH
+    (store.find().path / FILE).write_bytes(b"")
+    with pytest.raises(DamagedSessionError):
+        verify_folder(store.find().path)
 
 
 def test_an_interrupted_reading_begins_again(runner: Runner, tmp_path: Path) -> None:
