@@ -95,7 +95,8 @@ class Run:
         self.check(after, self.question, "after")
         if outcome.cached_tokens != len(self.world.contexts[self.question.context]):
             self.wrong.append(f"again: only {outcome.cached_tokens} tokens were saved")
-        if [code for code in outcome.notices if code != "pruned"]:
+        # What is kept, all or a part, is always told.
+        if [code for code in outcome.notices if code not in ("pruned", "kept_whole")]:
             self.wrong.append(f"again: {outcome.notices}")
         self._check_cache()
         return fault.__name__, self.wrong
