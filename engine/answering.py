@@ -109,16 +109,17 @@ class Answerer:
         self.evidence = ballot.evidence(*self.request.votable, self.request.evidence_count)
         if self.mode in ("dense", "attend"):
             if ballot.later:
+                # The store holds the last round's passages; the question goes there again.
                 again = self._ballot(context_tokens, words)
+                again.coverage = ballot.coverage
                 logits = self._ask(question[head:], again, tail)
             if self.mode == "dense" or not self.method.follows_votes:
                 return logits, AnswerPass(self.method)
-            return logits, AnswerPass(self.method, self._voted(ballot, self.budget_tokens))
+            return logits, AnswerPass(self.method, self._voted(ballot))
         if self.mode == "reread":
             return self._reread(ballot, question)
         self.store.rewind(tail)
-        pages = self._voted(ballot, self.budget_tokens)
-        answering = AnswerPass(self.method, pages)
+        answering = AnswerPass(self.method, self._voted(ballot))
         return self._run(question[head:], answering, tail.length), answering
 
     def _ballot(self, context_tokens: int, words: tuple[int, int]) -> Ballot:
@@ -131,9 +132,9 @@ class Answerer:
             head_weights=self.head_weights,
         )
 
-    def _voted(self, ballot: Ballot, budget_tokens: int) -> torch.Tensor:
+    def _voted(self, ballot: Ballot) -> torch.Tensor:
         """The pages that won, int64 ascending, where the store is."""
-        return ballot.pages(*self.request.votable, budget_tokens).to(self.store.device)
+        return ballot.pages(*self.request.votable, self.budget_tokens).to(self.store.device)
 
     def _ask(self, ids: torch.Tensor, ballot: Ballot, before: Tail) -> torch.Tensor:
         """Run tokens of a question behind what `before` ends with; logits of the next token."""

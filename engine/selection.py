@@ -17,7 +17,7 @@ from hipcli.kernels.select_blocks import select_blocks
 from hipcli.kernels.types import PagedKV, PageIndex, RopeTables
 
 # Sorts behind every block.
-LAST_BLOCK = 2**31 - 64
+NO_BLOCK = 2**31 - 1
 
 
 def voted_pages(budget_tokens: int) -> int:
@@ -31,18 +31,17 @@ def with_pages(blocks: torch.Tensor, pages: torch.Tensor, block_size_k: int) -> 
     Args:
         blocks: int32 [N, num_kv_heads, n] in units of `block_size_k`, -1 for the unused tail; none
             of them in `pages`.
-        pages: [m], -1 for those that are not to be attended.
+        pages: int64 [m].
         block_size_k: tokens of a block, a part of a page.
 
     Returns:
         int32 [N, num_kv_heads, n + m * blocks of a page], ascending, -1 for the unused tail.
     """
     parts = PAGE_TOKENS // block_size_k
-    first = torch.where(pages < 0, LAST_BLOCK, pages * parts)[:, None]
-    given = (first + torch.arange(parts, device=blocks.device)).flatten().int()
-    given = given.clamp(max=LAST_BLOCK).expand(*blocks.shape[:2], -1)
-    found = torch.cat((torch.where(blocks < 0, LAST_BLOCK, blocks), given), dim=2).sort().values
-    return torch.where(found == LAST_BLOCK, -1, found).int().contiguous()
+    given = (pages[:, None] * parts + torch.arange(parts, device=pages.device)).flatten().int()
+    joined = torch.cat((blocks, given.expand(*blocks.shape[:2], -1)), dim=2)
+    ordered = joined.masked_fill(joined < 0, NO_BLOCK).sort().values
+    return ordered.masked_fill(ordered == NO_BLOCK, -1)
 
 
 def head_queries(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:

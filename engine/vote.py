@@ -71,6 +71,8 @@ class Ballot:
     word_votes: torch.Tensor | None = None
     word_weights: torch.Tensor | None = None
     later: list["Ballot"] = field(default_factory=list)
+    # Of `coverage`, where the votes are: every layer asks for it.
+    _page_weights: torch.Tensor | None = None
 
     @property
     def first_page(self) -> int | None:
@@ -131,9 +133,11 @@ class Ballot:
             near = max_pool1d(self.word_weights[None], 2 * SENTENCE_TOKENS + 1, 1, SENTENCE_TOKENS)
             votes = (self.word_votes * near.T).amax(0)
         if self.coverage is not None:
-            here = self.coverage if self.kept_pages is None else self.coverage[self.kept_pages]
-            weights = torch.from_numpy(here[: len(votes)]).to(votes.device)
-            votes = votes * (WORDS_WEIGHT * weights.square()).exp()
+            if self._page_weights is None:
+                here = self.coverage if self.kept_pages is None else self.coverage[self.kept_pages]
+                weights = np.exp(WORDS_WEIGHT * np.square(here[: len(votes)]))
+                self._page_weights = torch.from_numpy(weights).to(votes.device)
+            votes = votes * self._page_weights
         if len(self.excluded):
             votes[torch.tensor(self._places(self.excluded), device=votes.device)] = 0
         return votes

@@ -166,8 +166,8 @@ def test_a_long_question_counts_its_first_words() -> None:
 
 def test_given_pages_join_selected_blocks() -> None:
     blocks = torch.tensor([[[3, 12, -1], [1, 20, 30]]], dtype=torch.int32)
-    joined = with_pages(blocks, torch.tensor([4, -1]), 32)
-    assert joined.tolist() == [[[3, 8, 9, 12, -1, -1, -1], [1, 8, 9, 20, 30, -1, -1]]]
+    joined = with_pages(blocks, torch.tensor([4]), 32)
+    assert joined.tolist() == [[[3, 8, 9, 12, -1], [1, 8, 9, 20, 30]]]
 
 
 class Shown(Ballot):
@@ -237,3 +237,16 @@ def test_a_question_longer_than_the_window(runner: Runner, mode: str) -> None:
     ask = request(None, question_ids=long, answer=mode, cache=CacheConfig(None))
     answerer = answerer_of(runner, Context(stored(runner, ask, len(long) + 64)), ask)
     assert len(list(answerer.tokens())) == 12
+
+
+def test_more_rounds_leave_the_question_of_attend_as_it_was(runner: Runner) -> None:
+    """It runs again behind the context, and selects by the same votes and words."""
+    logits = []
+    for rounds in (1, 2):
+        ask = request(None, answer="attend", rounds=rounds, cache=CacheConfig(None))
+        answerer = answerer_of(runner, Context(stored(runner, ask)), ask)
+        ids = ask.context_ids
+        answerer.words = [((int(ids[place]),),) for place in (400, 410, 420)]
+        logits.append(answerer.start()[0])
+        assert answerer.store.length == CONTEXT_TOKENS + len(ask.question_ids)
+    torch.testing.assert_close(logits[1], logits[0])
