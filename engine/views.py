@@ -96,6 +96,11 @@ class PackedView:
             return blocks is self.blocks
         return blocks is self.blocks or torch.equal(blocks, self.blocks)
 
+    def forget(self, end: int) -> None:
+        """Leave out the tokens from position `end` on, which were the last to be taken in."""
+        gone = max(0, self.end - end)
+        self.length, self.end = self.length - gone, self.end - gone
+
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         """Take in the tokens of the pass, then attend with their queries.
 
