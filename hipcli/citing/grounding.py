@@ -48,7 +48,7 @@ def find_grounds(
 
 def _told_apart(context: "Context", findings: Sequence[Finding]) -> list[Finding]:
     """Without those of which a reader sees the same lines again: two pages may share a line."""
-    seen = {}
+    seen: dict[tuple[object, ...], Finding] = {}
     for finding in findings:
         at = finding.passage
         lines = (at.name, at.page, at.line_start, at.line_end, _text(context, at))
