@@ -144,9 +144,11 @@ class Scheduler:
         if not waiting:
             return {}
         _, left, name, request = min(waiting)
-        creditors = self._by_room(state, name)
-        for creditor in creditors:
-            lent = min(left, creditor.lendable_blocks)
+        creditors = self._enough(name, left, state)
+        # As evenly as there is room: all attend at the same time, and the slowest is waited for.
+        by_room = sorted(creditors, key=lambda one: one.lendable_blocks)
+        for number, creditor in enumerate(by_room):
+            lent = min(-(-left // (len(by_room) - number)), creditor.lendable_blocks)
             if lent:
                 moves.append((name, MoveBlocks(request, lent, creditor.name)))
                 self._lend(state, name, creditor.name, lent)
@@ -154,6 +156,15 @@ class Scheduler:
         if not left:
             return {}
         return {creditor.name: -(-left // len(creditors)) for creditor in creditors}
+
+    def _enough(self, name: str, blocks: int, state: dict[str, Standing]) -> list[Standing]:
+        """Who is asked for room: those on the same host, if theirs can ever be enough, since every
+        token of the request would cross the slow network once for each creditor behind it.
+        """
+        creditors = self._by_room(state, name)
+        near = [one for one in creditors if self._config.near(name, one.name)]
+        room = sum(self._config.use_below * one.capacity_blocks - one.guest_blocks for one in near)
+        return near if near and room >= blocks else creditors
 
     def _by_room(self, state: dict[str, Standing], debtor: str) -> list[Standing]:
         """Who may lend to `debtor`: those on its host first, then those with most room."""

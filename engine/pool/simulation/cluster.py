@@ -43,7 +43,7 @@ class ClusterConfig:
     most_batch: int = 256
     prefill: bool = False
     shared_queue: bool = True
-    block_tokens: int = 128
+    block_tokens: int = 256
 
 
 @dataclass(frozen=True, slots=True)
