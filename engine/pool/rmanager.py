@@ -11,18 +11,16 @@ answer can never be merged without a shard.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hipcli.engine.pool.departures import Departures
+from hipcli.engine.pool.errands import Receive, Send
 from hipcli.engine.pool.messages import (
     CENTRE,
     Coming,
     Dead,
     Drop,
-    Entry,
     Envelope,
     Gone,
-    Heartbeat,
     Load,
     Message,
     MoveBlocks,
@@ -37,30 +35,7 @@ from hipcli.engine.pool.messages import (
 )
 from hipcli.engine.pool.owned import LOST, UNPLACED, Owned, Place, ShardLostError
 from hipcli.engine.pool.slots import Guests, Slots
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Pages to be sent now: they are read before the manager is asked anything else."""
-
-    move: MoveId
-    to: str
-    slots: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Receive:
-    """Pages that arrive; `RManager.arrived` or `failed` is called afterwards.
-
-    Args:
-        slots: where they go; empty when the reservation is gone: they are taken and thrown away.
-        pages: how many.
-    """
-
-    move: MoveId
-    source: str
-    slots: tuple[int, ...]
-    pages: int
+from hipcli.engine.pool.telling import Telling
 
 
 class RManager:
@@ -88,8 +63,8 @@ class RManager:
         self._jobs: list[Send | Receive] = []
         self._epochs: dict[str, int] = {}
         self._set_aside = (0, 0.0)
-        self._last_move = self._beats = 0
-        self._told: dict[tuple[str, bool], Entry] | None = None
+        self._telling = Telling()
+        self._last_move = 0
         self._next_beat_s = float("-inf")
 
     # What the engine asks.
@@ -248,7 +223,7 @@ class RManager:
             case SetAside():
                 self._set_aside = (message.blocks, now_s + self._rules.silence_s)
             case SendAll():
-                self._told = None
+                self._telling.tell_all()
                 return [self._heartbeat()]
             case Dead():
                 return self._hear_of_death(message)
@@ -356,7 +331,7 @@ class RManager:
         self._leaving.give_up_all()
         for move in list(self._owned.loans):
             self._owned.lose(move)
-        self.epoch, self._told, self._beats = dead.epoch + 1, None, 0
+        self.epoch, self._telling = dead.epoch + 1, Telling()
         return [self._heartbeat()]
 
     def _bury(self, name: str, epoch: int) -> None:
@@ -368,17 +343,5 @@ class RManager:
         self._leaving.give_up_destination(name, epoch)
 
     def _heartbeat(self) -> Envelope:
-        rows = {}
-        for request in self._owned.requests():
-            unplaced = self._owned.count(request, UNPLACED)
-            here = len(self._owned.local(request))
-            rows[request, True] = Entry(request, here, True, unplaced)
-        for request, blocks in self._guests.by_request().items():
-            rows[request, False] = Entry(request, blocks, False)
-        told = self._told or {}
-        changed = [row for key, row in rows.items() if told.get(key) != row]
-        changed += [Entry(name, 0, local) for name, local in told if (name, local) not in rows]
-        full, self._told = self._told is None, rows
-        self._beats += 1
         load = Load(self._slots.capacity, self._slots.free, self._lendable(), self.waiting_blocks)
-        return self._to(CENTRE, Heartbeat(self._beats, full, tuple(changed), load))
+        return self._to(CENTRE, self._telling.heartbeat(self._owned, self._guests, load))

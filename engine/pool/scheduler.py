@@ -163,8 +163,8 @@ class Scheduler:
         """
         creditors = self._by_room(state, name)
         near = [one for one in creditors if self._config.near(name, one.name)]
-        room = sum(self._config.use_below * one.capacity_blocks - one.guest_blocks for one in near)
-        return near if near and room >= blocks else creditors
+        room = sum(int(self._config.use_below * one.capacity_blocks) for one in near)
+        return near if room >= blocks else creditors
 
     def _by_room(self, state: dict[str, Standing], debtor: str) -> list[Standing]:
         """Who may lend to `debtor`: those on its host first, then those with most room."""

@@ -13,8 +13,9 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from hipcli.engine.pool.errands import Receive, Send
 from hipcli.engine.pool.messages import Envelope, MoveId
-from hipcli.engine.pool.rmanager import Receive, RManager, Send
+from hipcli.engine.pool.rmanager import RManager
 
 # Of the messages of torch.distributed, told apart by a number of 31 bits.
 _TAGS = 1 << 31

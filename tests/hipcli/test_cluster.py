@@ -45,7 +45,8 @@ def start(kitchen: Path, cache: Path, words: list[str]) -> subprocess.Popen:
     temporary = cache.parent / "t"
     temporary.mkdir(exist_ok=True)
     variables = {
-        **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        "PATH": os.environ["PATH"],
+        "HOME": str(kitchen),
         "HIP_MODEL": "model",
         "HIP_DEVICE": "cpu",
         "HIP_CACHE_DIR": str(cache),

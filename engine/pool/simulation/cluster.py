@@ -8,10 +8,11 @@ prompt and its answer. The managers are those of a real pool; only the engines a
 from collections import deque
 from dataclasses import dataclass, field
 
+from hipcli.engine.pool.errands import Send
 from hipcli.engine.pool.gmanager import GManager
 from hipcli.engine.pool.messages import CENTRE, Envelope, PoolRules
 from hipcli.engine.pool.performance import PerformanceModel
-from hipcli.engine.pool.rmanager import RManager, Send
+from hipcli.engine.pool.rmanager import RManager
 from hipcli.engine.pool.scheduler import Scheduler, SchedulerConfig
 from hipcli.engine.pool.simulation.hardware import Machine, ModelShape
 from hipcli.engine.pool.simulation.traces import Job
@@ -19,6 +20,8 @@ from hipcli.engine.pool.simulation.traces import Job
 _SLICE_S = 0.25
 # Requests that stand at one instance's door; all others wait at that of the cluster.
 _QUEUE = 2
+# The same where requests are handed out in turns, whoever has room.
+_TURN_QUEUE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class ClusterConfig:
         most_batch: requests that an instance generates at once.
         prefill: reading prompts takes time too; False times generation alone.
         shared_queue: whichever instance has the least to do takes the next request; False hands
-            them out in turns when they arrive.
+            them out in turns.
         block_tokens: of a block; larger than a page, to be quick.
     """
 
@@ -51,7 +54,7 @@ class Outcome:
     """What came of a trace.
 
     Args:
-        tokens_per_s: generated while requests were waiting.
+        tokens_per_s: generated while requests stood at the front door: all that serves is busy.
         served, refused: requests; one is refused that no instance, or no pool, could ever hold.
         longest_tokens: of those served.
         moved_blocks: lent with pages in them.
@@ -133,7 +136,7 @@ class Cluster:
         policy = SchedulerConfig(block_tokens=config.block_tokens, nodes=nodes)
         self._centre = GManager(1, rules, Scheduler(policy, self._model))
         self._now_s = 0.0
-        self._moved = self._room = 0
+        self._moved = self._room = self._turn = 0
         self._generated = 0.0
 
     @property
@@ -151,9 +154,7 @@ class Cluster:
         ]
         waiting = deque(possible)
         round_s = 0.0
-        if not self._config.shared_queue:
-            self._hand_out(waiting)
-        while waiting or any(one.queue for one in self._instances.values()):
+        while waiting:
             self._open_doors(waiting)
             for one in self._instances.values():
                 self._admit(one)
@@ -187,22 +188,22 @@ class Cluster:
                 if passed or not self._begin_long(job):
                     passed.append(job)
                 continue
-            doors = [one for one in self._instances.values() if len(one.queue) < _QUEUE]
-            if not doors:
+            one = self._next_door()
+            if one is None:
                 waiting.appendleft(job)
                 break
-            min(doors, key=_Instance.committed).wait(job, self._blocks(job))
+            one.wait(job, self._blocks(job))
         waiting.extendleft(reversed(passed))
 
-    def _hand_out(self, waiting: deque[Job]) -> None:
-        """Every request goes to the next instance in turn, whatever that has to do."""
+    def _next_door(self) -> _Instance | None:
+        """Who takes the next request; None while there is no room at any door, or at that one."""
         instances = list(self._instances.values())
-        for number in range(len(waiting)):
-            job = waiting.popleft()
-            if self._blocks(job) > self._capacity:
-                waiting.append(job)
-            else:
-                instances[number % len(instances)].wait(job, self._blocks(job))
+        if not self._config.shared_queue:
+            one = instances[self._turn % len(instances)]
+            self._turn += len(one.queue) < _TURN_QUEUE
+            return one if len(one.queue) < _TURN_QUEUE else None
+        doors = [one for one in instances if len(one.queue) < _QUEUE]
+        return min(doors, key=_Instance.committed, default=None)
 
     def _begin_long(self, job: Job) -> bool:
         is_placing = any(
@@ -213,7 +214,7 @@ class Cluster:
         owners = [one for one in self._instances.values() if not one.manager.is_creditor]
         if is_placing or not owners:
             return False
-        one = min(owners, key=_Instance.committed)
+        one = min(owners, key=lambda one: (one.manager.is_debtor, one.committed()))
         blocks, name = self._blocks(job), f"r{job.number}"
         if not one.manager.admit(name, blocks, partly=True):
             return False

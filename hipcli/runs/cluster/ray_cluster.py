@@ -150,6 +150,7 @@ def _ray(environment: MutableMapping[str, str] = os.environ) -> Any:
     # Read when Ray is imported and by the processes it starts.
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
     environment.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    environment.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     try:
         import ray
     except ImportError as error:
@@ -172,7 +173,8 @@ def _connect(ray: Any, address: str) -> str | None:
         except (ConnectionError, ValueError, RuntimeError) as error:
             if address != "auto":
                 raise HipError(
-                    f"no Ray cluster at {address}: {error}", "ray start --head starts one"
+                    f"no Ray cluster at {address}: {error}",
+                    "is it running? One that asks for a token needs RAY_AUTH_MODE=token",
                 ) from error
     base = tempfile.gettempdir()
     folder = tempfile.mkdtemp(

@@ -2,6 +2,8 @@
 
 import importlib.util
 import logging
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +30,9 @@ def noise() -> list[torch.Tensor]:
 
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    # Paths of sockets are short, so this is no folder of pytest's.
+    folder = tempfile.mkdtemp(prefix="hip-ray-")
+    monkeypatch.setenv("HOME", folder)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     root = Path(__file__).parents[3]
     monkeypatch.setenv("PYTHONPATH", str(root))
@@ -40,11 +45,13 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         log_to_driver=False,
         logging_level=logging.ERROR,
         object_store_memory=100 << 20,
+        _temp_dir=folder,
     )
     try:
         yield module
     finally:
         module.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def soon(look: Callable[[], Any]) -> Any:

@@ -23,7 +23,7 @@ from hipcli.engine.pool.rmanager import RManager
 from tests.engine.pool.world import RULES, World
 
 number = st.integers(0, 1 << 16)
-step = st.tuples(st.integers(0, 13), number, number, number)
+step = st.tuples(st.integers(0, 15), number, number, number)
 
 
 def happen(world: World, kind: int, a: int, b: int, c: int) -> None:
@@ -53,6 +53,8 @@ def happen(world: World, kind: int, a: int, b: int, c: int) -> None:
     elif kind == 12:
         world.tick(0.5 + a % 7)
         world.schedule()
+    elif kind >= 14 and world.arriving:
+        world.receive(a % len(world.arriving))
     elif kind == 13 and c % 3 == 0:
         # A process is killed and started again.
         if c % 2:

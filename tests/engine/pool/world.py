@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from hipcli.engine.pool.errands import Receive, Send
 from hipcli.engine.pool.gmanager import GManager
 from hipcli.engine.pool.messages import (
     CENTRE,
@@ -13,7 +14,7 @@ from hipcli.engine.pool.messages import (
     PoolRules,
 )
 from hipcli.engine.pool.performance import PerformanceModel, Table
-from hipcli.engine.pool.rmanager import Receive, RManager, Send
+from hipcli.engine.pool.rmanager import RManager
 from hipcli.engine.pool.scheduler import Scheduler, SchedulerConfig
 
 RULES = PoolRules(heartbeat_s=1, reserve_s=4, lease_s=12, silence_s=6)
@@ -42,6 +43,8 @@ class World:
     memory: dict[str, list[object]] = field(default_factory=dict)
     network: deque[Envelope] = field(default_factory=deque)
     payloads: dict[MoveId, list[object]] = field(default_factory=dict)
+    # Pages that are being received, by whom.
+    arriving: list[tuple[RManager, Receive]] = field(default_factory=list)
     lives: int = 0
     requests: int = 0
 
@@ -120,9 +123,17 @@ class World:
             if isinstance(job, Send):
                 self.payloads[job.move] = [self.memory[name][slot] for slot in job.slots]
             else:
-                self._receive(name, manager, job)
+                self.arriving.append((manager, job))
 
-    def _receive(self, name: str, manager: RManager, job: Receive) -> None:
+    def receive(self, at: int = 0) -> None:
+        """Pages that were under way have arrived."""
+        if not self.arriving:
+            return
+        manager, job = self.arriving.pop(at)
+        name = manager.name
+        if self.managers[name] is not manager:
+            # It died meanwhile.
+            return
         sent = self.payloads.pop(job.move, None)
         if sent is None:
             manager.failed(job.move)
@@ -137,11 +148,9 @@ class World:
             self.tick(1.0)
             if schedule:
                 self.schedule()
-            for _ in range(10_000):
-                if not self.network:
-                    break
+            while self.network or self.arriving:
                 self.deliver()
-            assert not self.network
+                self.receive()
 
     def check(self) -> None:
         """What holds at every moment, whatever was lost, doubled, late or dead."""
