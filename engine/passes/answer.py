@@ -41,6 +41,24 @@ class AnswerPass:
         """A CUDA graph can hold its steps."""
         return self.pages is not None or self.method.decode_graphs
 
+    def together(self, start: int, most: int) -> int:
+        """How many of `most` tokens from `start` on may run in one pass and attend what they would
+        attend one by one.
+
+        That is one where a method attends or selects by itself: what the next token selects is
+        known once it has passed. Sinks, window and given pages are the same for all tokens of a
+        page, and everything is attended where attention is dense.
+        """
+        if self.pages is None and self.method.own_attention is not None:
+            return 1
+        window_start = self.method.geometry.window_start(start)
+        if window_start and self.pages is None and self.method.token_blocks:
+            return 1
+        on_page = PAGE_TOKENS - start % PAGE_TOKENS
+        if most > on_page and self.method.geometry.window_start(start + most - 1) != window_start:
+            return on_page
+        return most
+
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         if self.pages is None and self.method.own_attention is not None:
             return self.method.own_attention.attend(layer, q, step)
@@ -74,8 +92,10 @@ class AnswerPass:
                 pages = self.shared_pages(window_start)
                 self._shared = window_start, pages.expand(step.store.layout.num_kv_heads, -1)
             return self._shared[1]
+        if not self.method.token_blocks:
+            return None
         if q.shape[0] > 1:
-            raise ValueError("without given pages an answer is generated token by token")
+            raise ValueError("a method that selects generates an answer token by token")
         return self.method.select_token(layer, q[0], step)
 
     def shared_pages(self, window_start: int) -> torch.Tensor:
