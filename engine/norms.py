@@ -1,4 +1,4 @@
-"""One launch for a root mean square norm where Transformers makes eight.
+"""One operation for a root mean square norm where Transformers makes eight.
 
 A decode step of the Llama-3.1-8B shape normalises 65 times, and a chunk of 8,192 tokens passes
 through memory eight times for each; see docs/log.md for what the fusion gives.
@@ -45,6 +45,8 @@ def fuse_norms(model: nn.Module) -> int:
             weight = getattr(norm, "weight", None)
             epsilon = getattr(norm, "variance_epsilon", None)
             if not isinstance(weight, nn.Parameter) or not isinstance(epsilon, float):
+                continue
+            if isinstance(norm, FusedNorm):
                 continue
             fused = FusedNorm(weight, epsilon)
             if _alike(norm, fused):

@@ -2,7 +2,7 @@
 
 The model's rotary module is replaced by one that rotates nothing, so that keys reach the store
 un-rotated, and the attention of every layer is ours through Transformers' attention interface.
-A `models.decoder.Decoder` has no attention of its own: it asks the step.
+A `models.decoder.Decoder` is not called: `cpu/` runs it from its parts.
 The state of a pass travels as the keyword argument `hip_step`; there is no global.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from hipcli.engine.cpu.forward import ArrangedModel, arrange
 from hipcli.engine.device import check_kv_fits
 from hipcli.engine.models.decoder import Decoder
 from hipcli.engine.norms import fuse_norms
@@ -74,8 +75,10 @@ class Runner:
         if not isinstance(model, Decoder):
             _register()
             model.config._attn_implementation = "hip"
-        if self.device.type == "cuda":
-            fuse_norms(model)
+        fuse_norms(model)
+        self._arranged: ArrangedModel | None = None
+        if self.device.type == "cpu":
+            self._arranged = arrange(model)
         self.num_heads = config.num_attention_heads
         self.layout = KVLayout(
             num_layers=config.num_hidden_layers,
@@ -115,26 +118,33 @@ class Runner:
         """
         step.keys_only = True
         with contextlib.suppress(KeysWritten):
-            self.model.model(
-                input_ids=ids.unsqueeze(0).to(self.device),
-                position_ids=self._positions(ids, step),
-                use_cache=False,
-                hip_step=step,
-            )
+            if self._arranged is not None:
+                self._arranged.hidden(ids, step)
+            else:
+                self.model.model(
+                    input_ids=ids.unsqueeze(0).to(self.device),
+                    position_ids=self._positions(ids, step),
+                    use_cache=False,
+                    hip_step=step,
+                )
         step.store.length = step.start + ids.shape[0]
 
     @torch.inference_mode()
     def logits(self, ids: torch.Tensor, step: StepInput, *, keep: int = 1) -> torch.Tensor:
         """Run tokens and return the logits of the last `keep` of them: fp32 [keep, vocab_size]."""
-        out = self.model(
-            input_ids=ids.unsqueeze(0).to(self.device),
-            position_ids=self._positions(ids, step),
-            use_cache=False,
-            logits_to_keep=keep,
-            hip_step=step,
-        )
+        if self._arranged is not None:
+            logits = self._arranged.logits(self._arranged.hidden(ids, step)[-keep:])
+        else:
+            out = self.model(
+                input_ids=ids.unsqueeze(0).to(self.device),
+                position_ids=self._positions(ids, step),
+                use_cache=False,
+                logits_to_keep=keep,
+                hip_step=step,
+            )
+            logits = out.logits[0].float()
         step.store.length = step.start + ids.shape[0]
-        return out.logits[0].float()
+        return logits
 
     def decode(self, ids: torch.Tensor, step: "DecodeStep") -> torch.Tensor:
         """Run one token whose position the device knows; a CUDA graph can hold this.

@@ -64,6 +64,5 @@ def generate_drafted(
             drafter.push(token)
             token = sampler.pick(rows[accepted])
         store.length = start + accepted + 1
-        attention.forget(start + accepted + 1)
         drafter.judge(len(draft), accepted)
         count += 1

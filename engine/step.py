@@ -56,6 +56,8 @@ class StepInput:
         start: position of the first token of the pass.
         softmax_scale: factor of q.k, filled in by the model's attention module.
         keys_only: nobody reads what the last layer puts out.
+        written: keys and values, [T, num_kv_heads, head_dim] each, that were stored last: those of
+            the layer that is attended.
     """
 
     store: KVStore
@@ -64,10 +66,12 @@ class StepInput:
     start: int
     softmax_scale: float = 1.0
     keys_only: bool = False
+    written: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store the keys and values of this pass's tokens, [T, num_kv_heads, head_dim]."""
         self.store.append(layer, self.start, k, v)
+        self.written = (k, v)
 
     def end_where_written(self, layer: int) -> None:
         """For an attention that leaves nothing behind but its output.

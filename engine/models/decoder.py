@@ -2,27 +2,20 @@
 
 Importing Transformers and building a model with it takes half of what a question to a saved session
 needs from its start to its first word (docs/log.md). So where a model's files say all about it, its
-modules are built here: the same names, the same operations in the same order, the weights mapped
-from their files and not copied. `read_decoder` returns None wherever anything is not as expected;
-Transformers then loads the model, or says what is wrong with it.
-
-Runs on a CPU only: GPUs are fast enough for a start not to be felt, and were measured with
-Transformers' modules.
+parts are built here, for `engine/cpu` to run: the same names, the weights mapped from their files
+and not copied. `read_decoder` returns None wherever anything is not as expected; Transformers then
+loads the model, or says what is wrong with it.
 """
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import silu
 
 from hipcli.engine.models.decoder_config import DecoderConfig
 from hipcli.engine.models.rotary import Rotary, rotary_of
-
-if TYPE_CHECKING:
-    from hipcli.engine.step import StepInput
+from hipcli.engine.norms import FusedNorm
 
 Tensors = dict[str, torch.Tensor]
 
@@ -31,28 +24,25 @@ class _Unexpected(Exception):
     """The files hold something else than the configuration lets expect."""
 
 
-class RmsNorm(nn.Module):
-    """Root mean square norm, in fp32 inside.
+class Attention(nn.Module):
+    """Projections of one layer."""
 
-    Args:
-        weight: [size].
-        epsilon: added to the mean square.
-    """
-
-    def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
+    def __init__(self, tensors: Tensors, name: str, config: DecoderConfig) -> None:
         super().__init__()
-        self.weight = weight
-        self.variance_epsilon = epsilon
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[..., size] -> the same shape and dtype."""
-        wide = hidden.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-        return self.weight * (wide * scale).to(hidden.dtype)
+        self.head_dim, self.scaling = config.head_dim, config.head_dim**-0.5
+        hidden, width = config.hidden_size, config.num_attention_heads * config.head_dim
+        kv_width = config.num_key_value_heads * config.head_dim
+        self.q_proj = _linear(tensors, f"{name}.q_proj", hidden, width)
+        self.k_proj = _linear(tensors, f"{name}.k_proj", hidden, kv_width)
+        self.v_proj = _linear(tensors, f"{name}.v_proj", hidden, kv_width)
+        self.o_proj = _linear(tensors, f"{name}.o_proj", width, hidden)
+        if config.head_norms:
+            self.q_norm = _norm(tensors, f"{name}.q_norm", config.head_dim, config)
+            self.k_norm = _norm(tensors, f"{name}.k_norm", config.head_dim, config)
 
 
 class Mlp(nn.Module):
-    """`down(silu(gate(x)) * up(x))`."""
+    """`down(act_fn(gate(x)) * up(x))`."""
 
     def __init__(self, tensors: Tensors, name: str, config: DecoderConfig) -> None:
         super().__init__()
@@ -62,60 +52,18 @@ class Mlp(nn.Module):
         self.down_proj = _linear(tensors, f"{name}.down_proj", inner, hidden)
         self.act_fn = nn.SiLU()
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[..., hidden_size] -> the same shape."""
-        out: torch.Tensor = self.down_proj(silu(self.gate_proj(hidden)) * self.up_proj(hidden))
-        return out
-
-
-class Attention(nn.Module):
-    """Queries, keys and values of one layer; who attends what is the step's business."""
-
-    def __init__(self, tensors: Tensors, name: str, config: DecoderConfig, layer: int) -> None:
-        super().__init__()
-        self.layer_idx, self.head_dim = layer, config.head_dim
-        self.scaling = config.head_dim**-0.5
-        hidden, width = config.hidden_size, config.num_attention_heads * config.head_dim
-        kv_width = config.num_key_value_heads * config.head_dim
-        self.q_proj = _linear(tensors, f"{name}.q_proj", hidden, width)
-        self.k_proj = _linear(tensors, f"{name}.k_proj", hidden, kv_width)
-        self.v_proj = _linear(tensors, f"{name}.v_proj", hidden, kv_width)
-        self.o_proj = _linear(tensors, f"{name}.o_proj", width, hidden)
-        self.normed = config.head_norms
-        if self.normed:
-            self.q_norm = _norm(tensors, f"{name}.q_norm", config.head_dim, config)
-            self.k_norm = _norm(tensors, f"{name}.k_norm", config.head_dim, config)
-
-    def forward(self, hidden: torch.Tensor, step: "StepInput") -> torch.Tensor:
-        """[T, hidden_size] -> the same shape."""
-        shape = (hidden.shape[0], -1, self.head_dim)
-        q, k = self.q_proj(hidden).view(shape), self.k_proj(hidden).view(shape)
-        if self.normed:
-            q, k = self.q_norm(q), self.k_norm(k)
-        step.softmax_scale = self.scaling
-        step.append(self.layer_idx, k, self.v_proj(hidden).view(shape))
-        attended = step.attention.attend(self.layer_idx, q, step)
-        out: torch.Tensor = self.o_proj(attended.reshape(hidden.shape[0], -1))
-        return out
-
 
 class Layer(nn.Module):
-    """Attention, then the MLP, each added to what it was given."""
+    """Attention, then the MLP, each behind its norm."""
 
-    def __init__(self, tensors: Tensors, name: str, config: DecoderConfig, layer: int) -> None:
+    def __init__(self, tensors: Tensors, name: str, config: DecoderConfig) -> None:
         super().__init__()
         size = config.hidden_size
-        self.self_attn = Attention(tensors, f"{name}.self_attn", config, layer)
+        self.self_attn = Attention(tensors, f"{name}.self_attn", config)
         self.mlp = Mlp(tensors, f"{name}.mlp", config)
         self.input_layernorm = _norm(tensors, f"{name}.input_layernorm", size, config)
         after = f"{name}.post_attention_layernorm"
         self.post_attention_layernorm = _norm(tensors, after, size, config)
-
-    def forward(self, hidden: torch.Tensor, step: "StepInput") -> torch.Tensor:
-        """[T, hidden_size] -> the same shape."""
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), step)
-        out: torch.Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
-        return out
 
 
 class Stack(nn.Module):
@@ -127,24 +75,17 @@ class Stack(nn.Module):
         embedding = _take(tensors, "model.embed_tokens.weight", (config.vocab_size, size))
         self.embed_tokens = nn.Embedding.from_pretrained(embedding)
         self.layers = nn.ModuleList(
-            Layer(tensors, f"model.layers.{layer}", config, layer)
+            Layer(tensors, f"model.layers.{layer}", config)
             for layer in range(config.num_hidden_layers)
         )
         self.norm = _norm(tensors, "model.norm", size, config)
         self.rotary_emb: nn.Module = rotary
 
-    def forward(
-        self, input_ids: torch.Tensor, hip_step: "StepInput", **_: object
-    ) -> SimpleNamespace:
-        """int64 [1, T] -> an object with `last_hidden_state`, [1, T, hidden_size]."""
-        hidden = self.embed_tokens(input_ids[0])
-        for layer in self.layers:
-            hidden = layer(hidden, hip_step)
-        return SimpleNamespace(last_hidden_state=self.norm(hidden).unsqueeze(0))
-
 
 class Decoder(nn.Module):
-    """A causal language model whose attention is hip's; called as Transformers' are.
+    """A causal language model in parts, named as Transformers names them.
+
+    It cannot be called: `cpu.forward.arrange` takes it apart and runs it.
 
     Args:
         tensors: weights by name, taken out as they are used.
@@ -158,7 +99,6 @@ class Decoder(nn.Module):
         self.model = Stack(tensors, config, rotary)
         if config.tie_word_embeddings:
             # A file may hold the head all the same.
-            tensors.pop("lm_head.weight", None)
             tensors["lm_head.weight"] = self.model.embed_tokens.weight.detach()
         self.lm_head = _linear(tensors, "lm_head", config.hidden_size, config.vocab_size)
         if config.tie_word_embeddings:
@@ -168,13 +108,6 @@ class Decoder(nn.Module):
     def dtype(self) -> torch.dtype:
         """Of the weights."""
         return self.model.embed_tokens.weight.dtype
-
-    def forward(
-        self, input_ids: torch.Tensor, hip_step: "StepInput", logits_to_keep: int = 0, **_: object
-    ) -> SimpleNamespace:
-        """int64 [1, T] -> an object with `logits`, [1, logits_to_keep (0: T), vocab_size]."""
-        hidden = self.model(input_ids, hip_step).last_hidden_state
-        return SimpleNamespace(logits=self.lm_head(hidden[:, -logits_to_keep:]))
 
 
 @torch.no_grad()
@@ -239,6 +172,6 @@ def _linear(tensors: Tensors, name: str, in_features: int, out_features: int) ->
     return layer
 
 
-def _norm(tensors: Tensors, name: str, size: int, config: DecoderConfig) -> RmsNorm:
+def _norm(tensors: Tensors, name: str, size: int, config: DecoderConfig) -> FusedNorm:
     weight = _take(tensors, f"{name}.weight", (size,))
-    return RmsNorm(nn.Parameter(weight, requires_grad=False), config.rms_norm_eps)
+    return FusedNorm(nn.Parameter(weight, requires_grad=False), config.rms_norm_eps)

@@ -8,7 +8,7 @@ from hipcli.engine.methods.base import Method, no_blocks
 from hipcli.engine.passes.tokens import attend_tokens
 from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
-from hipcli.engine.views import PackedView
+from hipcli.engine.views import Frame, PackedView
 
 
 @dataclass(slots=True)
@@ -24,6 +24,9 @@ class AnswerPass:
     method: Method
     pages: torch.Tensor | None = None
     _views: dict[int, PackedView] = field(default_factory=dict)
+    _frame: Frame | None = None
+    # The given pages between sinks and the window that starts there, for all KV heads.
+    _shared: tuple[int, torch.Tensor] | None = None
     # Given pages make one plan for all layers of a pass.
     _plan: tuple[torch.Tensor, torch.Tensor] | None = None
     _plan_of: tuple[int, int] = (-1, -1)
@@ -56,12 +59,6 @@ class AnswerPass:
             return on_page
         return most
 
-    def forget(self, length: int) -> None:
-        """Leave out of what is kept the tokens from `length` on, those of the last pass alone."""
-        for view in self._views.values():
-            view.forget(length)
-        self._plan = None
-
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         if self.pages is None and self.method.own_attention is not None:
             return self.method.own_attention.attend(layer, q, step)
@@ -91,7 +88,10 @@ class AnswerPass:
         if window_start == 0:
             return None
         if self.pages is not None:
-            return self.shared_pages(window_start).expand(step.store.layout.num_kv_heads, -1)
+            if self._shared is None or self._shared[0] != window_start:
+                pages = self.shared_pages(window_start)
+                self._shared = window_start, pages.expand(step.store.layout.num_kv_heads, -1)
+            return self._shared[1]
         if not self.method.token_blocks:
             return None
         if q.shape[0] > 1:
@@ -114,7 +114,7 @@ class AnswerPass:
         window_start: int,
         blocks: torch.Tensor | None,
     ) -> torch.Tensor:
-        if blocks is not None:
+        if blocks is not None and self.pages is None:
             # A view is a rectangle; unused tails are equally long in all heads.
             blocks = blocks[:, blocks[0] >= 0]
         view = self._views.get(layer)
@@ -131,4 +131,6 @@ class AnswerPass:
                 spare_tokens=q.shape[0] + PAGE_TOKENS,
             )
             self._views[layer] = view
-        return view.attend(layer, q, step)
+        if self._frame is None or not self._frame.serves(view, q.shape[0]):
+            self._frame = Frame.of(view, q, step)
+        return view.attend(q, step, self._frame)

@@ -52,8 +52,8 @@ class ProgressView:
         self._console = console
         self._shown = shown
         self._clock = clock
-        self._text = ""
-        self._event: Progress | None = None
+        # Replaced as one: the thread that draws reads them while others show the next line.
+        self._now: tuple[str, Progress | None] = ("", None)
         self._live: Live | None = None
         self._spinner: Spinner | None = None
         self._last_plain_s: float | None = None
@@ -112,7 +112,7 @@ class ProgressView:
     def _show(self, text: str, event: Progress | None = None) -> None:
         if not self._shown:
             return
-        self._text, self._event = one_line(text), event
+        self._now = one_line(text), event
         if self._live is None and self._console.stderr_is_terminal and self._last_plain_s is None:
             self._start_live()
         if self._live is None:
@@ -124,7 +124,7 @@ class ProgressView:
         if last is None or now - last >= PLAIN_INTERVAL_S:
             self._cancel_late()
             self._last_plain_s = now
-            self._console.line(self._text)
+            self._console.line(self._now[0])
         elif self._late is None:
             self._late = threading.Timer(last + PLAIN_INTERVAL_S - now, self._tell_late)
             self._late.daemon = True
@@ -136,7 +136,7 @@ class ProgressView:
             self._late = None
             if self._shown:
                 self._last_plain_s = self._clock()
-                self._console.line(self._text)
+                self._console.line(self._now[0])
 
     def _cancel_late(self) -> None:
         if self._late is not None:
@@ -166,17 +166,18 @@ class ProgressView:
         from rich.text import Text
 
         columns: list[Any] = [self._spinner]
-        room, text = self._console.width - _SPINNER_CELLS, self._text
-        if self._event is not None:
-            if room >= _LEAST_FOR_BAR and self._event.total_tokens:
+        room = self._console.width - _SPINNER_CELLS
+        text, event = self._now
+        if event is not None:
+            if room >= _LEAST_FOR_BAR and event.total_tokens:
                 from rich.progress_bar import ProgressBar
 
-                total, done = self._event.total_tokens, self._event.done_tokens
+                total, done = event.total_tokens, event.done_tokens
                 bar = ProgressBar(total, done, _BAR_CELLS, style=_STILL_TO_DO)
                 bar.complete_style = bar.finished_style = _DONE
                 columns.append(bar)
                 room -= _BAR_CELLS + 1
-            text = described(self._event, room)
+            text = described(event, room)
         line = Table.grid(padding=(0, 1))
         line.add_row(*columns, Text(text, no_wrap=True, overflow="ellipsis"))
         return line
