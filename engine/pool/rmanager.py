@@ -238,9 +238,7 @@ class RManager:
             return []
         move = MoveId(self.name, self.epoch, self._last_move + 1)
         expires_s = now_s + self._rules.reserve_s
-        blocks = self._leaving.begin(
-            move, order.request, order.blocks, order.destination, expires_s
-        )
+        blocks = self._leaving.begin(move, order, expires_s)
         if not blocks:
             return []
         self._last_move += 1
