@@ -144,7 +144,7 @@ class Scheduler:
         asked: set[str] = set()
         set_aside: dict[str, int] = {}
         for _, blocks, name, request in sorted(waiting):
-            creditors = self._enough(name, blocks, state)
+            creditors = self._enough(name, request, blocks, state)
             if asked & {one.name for one in creditors}:
                 continue
             asked |= {one.name for one in creditors}
@@ -177,13 +177,17 @@ class Scheduler:
                 left -= lent
         return left
 
-    def _enough(self, name: str, blocks: int, state: dict[str, Standing]) -> list[Standing]:
+    def _enough(
+        self, name: str, request: str, blocks: int, state: dict[str, Standing]
+    ) -> list[Standing]:
         """Who is asked for room: those on the same host, if theirs can ever be enough, since every
         token of the request would cross the slow network once for each creditor behind it.
         """
         creditors = self._by_room(state, name)
         near = [one for one in creditors if self._config.near(name, one.name)]
-        room = sum(int(self._config.use_below * one.capacity_blocks) for one in near)
+        # The owner admits nothing else meanwhile, so all of its memory is for this request.
+        room = state[name].capacity_blocks - state[name].local_blocks.get(request, 0)
+        room += sum(int(self._config.use_below * one.capacity_blocks) for one in near)
         return near if room >= blocks else creditors
 
     def _by_room(self, state: dict[str, Standing], debtor: str) -> list[Standing]:
