@@ -11,12 +11,13 @@ inside the trained window.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from hipcli.engine.decoding import generate
+from hipcli.engine.drafting import Drafter, draft_tokens, evidence_texts
 from hipcli.engine.events import Evidence, Progress
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
@@ -62,6 +63,7 @@ class Answerer:
         mode: dense, attend, share or reread, once `start` has run.
         evidence: the pages with most votes.
         reread_tokens: length of the short prompt before the question, if there was one.
+        drafter: guessed tokens of the answer, once `tokens` has begun; None where none are guessed.
     """
 
     runner: Runner
@@ -78,6 +80,9 @@ class Answerer:
     evidence: tuple[Evidence, ...] = ()
     reread_tokens: int = 0
     finish_reason: str = "length"
+    drafter: Drafter | None = None
+    # Pages with most votes, the best one first.
+    _ranking: list[int] = field(default_factory=list)
     # How many of the question's tokens `read_head` has read; None before it ran.
     _head: int | None = None
 
@@ -107,6 +112,7 @@ class Answerer:
         logits = self._ask(question[head:], ballot, tail)
         self._later_rounds(ballot, question[head:], tail)
         self.evidence = ballot.evidence(*self.request.votable, self.request.evidence_count)
+        self._ranking = ballot.ranking(*self.request.votable)
         if self.mode in ("dense", "attend"):
             if ballot.later:
                 # The store holds the last round's passages; the question goes there again.
@@ -117,7 +123,7 @@ class Answerer:
                 return logits, AnswerPass(self.method)
             return logits, AnswerPass(self.method, self._voted(ballot))
         if self.mode == "reread":
-            return self._reread(ballot, question)
+            return self._reread(question)
         self.store.rewind(tail)
         answering = AnswerPass(self.method, self._voted(ballot))
         return self._run(question[head:], answering, tail.length), answering
@@ -220,11 +226,11 @@ class Answerer:
         step = StepInput(self.store, self.runner.tables, attention, start)
         return self.runner.logits(ids, step)[-1]
 
-    def _reread(self, ballot: Ballot, question: torch.Tensor) -> tuple[torch.Tensor, AnswerPass]:
+    def _reread(self, question: torch.Tensor) -> tuple[torch.Tensor, AnswerPass]:
         ids = reread_prompt(
             self.request.context_ids,
             self.request.prefix_tokens,
-            ballot.ranking(*self.request.votable),
+            self._ranking,
             self.separator_ids,
             span=self.request.votable,
             budget_tokens=self._reread_tokens(),
@@ -245,8 +251,21 @@ class Answerer:
         sampler = Sampler(generation.temperature, generation.seed)
         logits, attention = self.start()
         room = generation.max_new_tokens
-        for token in generate(self.runner, self.store, attention, sampler, logits, room):
+        self.drafter = self._new_drafter()
+        for token in generate(
+            self.runner, self.store, attention, sampler, logits, room, self.drafter
+        ):
             if token in self.stop_ids:
                 self.finish_reason = "stop"
                 return
             yield token
+
+    def _new_drafter(self) -> Drafter | None:
+        most = draft_tokens(self.request.generation.draft_tokens, self.runner.backend)
+        if not most:
+            return None
+        request = self.request
+        drafter = Drafter(most, self.stop_ids)
+        texts = evidence_texts(request.context_ids, self._ranking, request.votable)
+        drafter.add((*texts, request.question_ids))
+        return drafter

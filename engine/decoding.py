@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
+from hipcli.engine.drafting import Drafter
 from hipcli.engine.methods.base import no_blocks
 from hipcli.engine.passes import AnswerPass
 from hipcli.engine.rope import RopeTables
 from hipcli.engine.runner import Runner
 from hipcli.engine.sampler import Sampler
+from hipcli.engine.speculation import can_draft, generate_drafted
 from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.sparse_decode import sparse_decode
@@ -28,6 +30,7 @@ def generate(
     sampler: Sampler,
     logits: torch.Tensor,
     max_new_tokens: int,
+    drafter: Drafter | None = None,
 ) -> Iterator[int]:
     """Token ids of an answer.
 
@@ -39,7 +42,14 @@ def generate(
         sampler: picks tokens.
         logits: fp32 [vocab_size] of the first token.
         max_new_tokens: how many.
+        drafter: guesses tokens to be checked several at once, on a GPU without its graphs; None
+            guesses none. The tokens are the same either way.
     """
+    if drafter is not None and can_draft(store):
+        yield from generate_drafted(
+            runner, store, attention, sampler, logits, max_new_tokens, drafter
+        )
+        return
     if store.backend != "cpu" and attention.graphs:
         yield from DeviceDecoder(runner, store, attention).tokens(logits, sampler, max_new_tokens)
         return

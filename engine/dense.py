@@ -4,7 +4,6 @@ It needs rotated keys in one piece, so it is for contexts that are short enough 
 """
 
 import torch
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from hipcli.engine.step import StepInput
@@ -49,11 +48,17 @@ def causal_attention(
     queries, keys, values = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
     # A single query sees everything; that needs no mask.
     alone, whole = len(q) == 1, len(q) == len(k)
+    mask = None
+    if not (alone or whole):
+        # Imported where it is used: it brings the compiler with it, a second and a half.
+        from torch.nn.attention.bias import causal_lower_right
+
+        mask = causal_lower_right(len(q), len(k))
     out = scaled_dot_product_attention(
         queries,
         keys,
         values,
-        attn_mask=None if alone or whole else causal_lower_right(len(q), len(k)),
+        attn_mask=mask,
         is_causal=whole and not alone,
         scale=softmax_scale,
         enable_gqa=queries.shape[1] != keys.shape[1],

@@ -79,7 +79,8 @@ class Result:
 
     `finish_reason` is stop, length or interrupted; `mode` is how it was answered in the end (dense,
     attend, share, reread); `reread_tokens` are those of the short prompt of a reread, the question
-    left out; `timings` are seconds, `memory` bytes.
+    left out; of the answer's tokens `accepted_tokens` were guessed rightly, of `drafted_tokens`;
+    `timings` are seconds, `memory` bytes.
     """
 
     answer: str
@@ -93,6 +94,8 @@ class Result:
     generated_tokens: int
     mode: str = ""
     reread_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     timings: dict[str, float] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
 

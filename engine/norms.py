@@ -1,4 +1,4 @@
-"""One launch for a root mean square norm where Transformers makes eight.
+"""One operation for a root mean square norm where Transformers makes eight.
 
 A decode step of the Llama-3.1-8B shape normalises 65 times, and a chunk of 8,192 tokens passes
 through memory eight times for each; see docs/log.md for what the fusion gives.

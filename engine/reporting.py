@@ -25,6 +25,7 @@ def result_of(
         timings: seconds, by name.
     """
     answer, count = told
+    drafter = answerer.drafter
     runner, session, total = answerer.runner, context.session, len(request.context_ids)
     kv_bytes = runner.layout.num_bytes(context.store.length)
     kept = context.store.kept_pages
@@ -43,6 +44,8 @@ def result_of(
         generated_tokens=count,
         mode=answerer.mode,
         reread_tokens=answerer.reread_tokens,
+        drafted_tokens=drafter.drafted if drafter else 0,
+        accepted_tokens=drafter.accepted if drafter else 0,
         timings=timings,
         memory={
             "kv_device_bytes": kv_bytes if on_gpu else 0,

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
+from hipcli.engine.cpu.forward import ArrangedModel, arrange
 from hipcli.engine.device import check_kv_fits
 from hipcli.engine.norms import fuse_norms
 from hipcli.engine.rope import IdentityRotary, RopeTables
@@ -64,8 +65,10 @@ class Runner:
         self.tables = RopeTables.of(model.model.rotary_emb, self._table_dtype(), self.device)
         model.model.rotary_emb = IdentityRotary(self.tables.rotary_dim)
         model.config._attn_implementation = "hip"
-        if self.device.type == "cuda":
-            fuse_norms(model)
+        fuse_norms(model)
+        self._arranged: ArrangedModel | None = None
+        if self.device.type == "cpu":
+            self._arranged = arrange(model)
         self.num_heads = config.num_attention_heads
         self.layout = KVLayout(
             num_layers=config.num_hidden_layers,
@@ -105,26 +108,33 @@ class Runner:
         """
         step.keys_only = True
         with contextlib.suppress(KeysWritten):
-            self.model.model(
-                input_ids=ids.unsqueeze(0).to(self.device),
-                position_ids=self._positions(ids, step),
-                use_cache=False,
-                hip_step=step,
-            )
+            if self._arranged is not None:
+                self._arranged.hidden(ids, step)
+            else:
+                self.model.model(
+                    input_ids=ids.unsqueeze(0).to(self.device),
+                    position_ids=self._positions(ids, step),
+                    use_cache=False,
+                    hip_step=step,
+                )
         step.store.length = step.start + ids.shape[0]
 
     @torch.inference_mode()
     def logits(self, ids: torch.Tensor, step: StepInput, *, keep: int = 1) -> torch.Tensor:
         """Run tokens and return the logits of the last `keep` of them: fp32 [keep, vocab_size]."""
-        out = self.model(
-            input_ids=ids.unsqueeze(0).to(self.device),
-            position_ids=self._positions(ids, step),
-            use_cache=False,
-            logits_to_keep=keep,
-            hip_step=step,
-        )
+        if self._arranged is not None:
+            logits = self._arranged.logits(self._arranged.hidden(ids, step)[-keep:])
+        else:
+            out = self.model(
+                input_ids=ids.unsqueeze(0).to(self.device),
+                position_ids=self._positions(ids, step),
+                use_cache=False,
+                logits_to_keep=keep,
+                hip_step=step,
+            )
+            logits = out.logits[0].float()
         step.store.length = step.start + ids.shape[0]
-        return out.logits[0].float()
+        return logits
 
     def decode(self, ids: torch.Tensor, step: "DecodeStep") -> torch.Tensor:
         """Run one token whose position the device knows; a CUDA graph can hold this.

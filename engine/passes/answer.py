@@ -8,7 +8,7 @@ from hipcli.engine.methods.base import Method, no_blocks
 from hipcli.engine.passes.tokens import attend_tokens
 from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
-from hipcli.engine.views import PackedView
+from hipcli.engine.views import Frame, PackedView
 
 
 @dataclass(slots=True)
@@ -24,6 +24,9 @@ class AnswerPass:
     method: Method
     pages: torch.Tensor | None = None
     _views: dict[int, PackedView] = field(default_factory=dict)
+    _frame: Frame | None = None
+    # The given pages between sinks and the window that starts there, for all KV heads.
+    _shared: tuple[int, torch.Tensor] | None = None
     # Given pages make one plan for all layers of a pass.
     _plan: tuple[torch.Tensor, torch.Tensor] | None = None
     _plan_of: tuple[int, int] = (-1, -1)
@@ -37,6 +40,24 @@ class AnswerPass:
     def graphs(self) -> bool:
         """A CUDA graph can hold its steps."""
         return self.pages is not None or self.method.decode_graphs
+
+    def together(self, start: int, most: int) -> int:
+        """How many of `most` tokens from `start` on may run in one pass and attend what they would
+        attend one by one.
+
+        That is one where a method attends or selects by itself: what the next token selects is
+        known once it has passed. Sinks, window and given pages are the same for all tokens of a
+        page, and everything is attended where attention is dense.
+        """
+        if self.pages is None and self.method.own_attention is not None:
+            return 1
+        window_start = self.method.geometry.window_start(start)
+        if window_start and self.pages is None and self.method.token_blocks:
+            return 1
+        on_page = PAGE_TOKENS - start % PAGE_TOKENS
+        if most > on_page and self.method.geometry.window_start(start + most - 1) != window_start:
+            return on_page
+        return most
 
     def attend(self, layer: int, q: torch.Tensor, step: StepInput) -> torch.Tensor:
         if self.pages is None and self.method.own_attention is not None:
@@ -67,9 +88,14 @@ class AnswerPass:
         if window_start == 0:
             return None
         if self.pages is not None:
-            return self.shared_pages(window_start).expand(step.store.layout.num_kv_heads, -1)
+            if self._shared is None or self._shared[0] != window_start:
+                pages = self.shared_pages(window_start)
+                self._shared = window_start, pages.expand(step.store.layout.num_kv_heads, -1)
+            return self._shared[1]
+        if not self.method.token_blocks:
+            return None
         if q.shape[0] > 1:
-            raise ValueError("without given pages an answer is generated token by token")
+            raise ValueError("a method that selects generates an answer token by token")
         return self.method.select_token(layer, q[0], step)
 
     def shared_pages(self, window_start: int) -> torch.Tensor:
@@ -88,7 +114,7 @@ class AnswerPass:
         window_start: int,
         blocks: torch.Tensor | None,
     ) -> torch.Tensor:
-        if blocks is not None:
+        if blocks is not None and self.pages is None:
             # A view is a rectangle; unused tails are equally long in all heads.
             blocks = blocks[:, blocks[0] >= 0]
         view = self._views.get(layer)
@@ -105,4 +131,6 @@ class AnswerPass:
                 spare_tokens=q.shape[0] + PAGE_TOKENS,
             )
             self._views[layer] = view
-        return view.attend(layer, q, step)
+        if self._frame is None or not self._frame.serves(view, q.shape[0]):
+            self._frame = Frame.of(view, q, step)
+        return view.attend(q, step, self._frame)

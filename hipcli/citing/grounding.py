@@ -42,7 +42,18 @@ def find_grounds(
         found = _by_votes_and_words(question, answer, context, findings)
     else:
         found = _by_words(question, answer, context)
+    found = _told_apart(context, found)
     return Grounds(tuple(found), tuple(find_citations(question, answer, context, found)))
+
+
+def _told_apart(context: "Context", findings: Sequence[Finding]) -> list[Finding]:
+    """Without those of which a reader sees the same lines again: two pages may share a line."""
+    seen: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        at = finding.passage
+        lines = (at.name, at.page, at.line_start, at.line_end, _text(context, at))
+        seen.setdefault(lines, finding)
+    return list(seen.values())
 
 
 class _Support:

@@ -73,7 +73,8 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(int(seconds), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def as_table(records: Sequence["SessionRecord"]) -> str:
+def as_table(records: Sequence["SessionRecord"], width: int | None = None) -> str:
+    """Sessions, a row each; `width` of the terminal that shows it, None if none does."""
     header = ("ID", "NAME", "USED", "TOKENS", "SIZE", "STATE", "INPUTS")
     rows = [
         (
@@ -87,7 +88,7 @@ def as_table(records: Sequence["SessionRecord"]) -> str:
         )
         for record in records
     ]
-    return formatting.table(header, rows, right=(3, 4))
+    return formatting.table(header, rows, right=(3, 4), width=width)
 
 
 def _state(record: "SessionRecord") -> str:

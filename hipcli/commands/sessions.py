@@ -19,6 +19,7 @@ from hipcli.engine.errors import UsageError
 from hipcli.terminal import formatting
 from hipcli.terminal.console import Console
 from hipcli.terminal.help_page import group
+from hipcli.terminal.output import columns
 from hipcli.terminal.output import show as show_result
 
 
@@ -48,7 +49,8 @@ def list_(context: typer.Context) -> int:
     store = session_store(settings)
     records, aside = store.list(unusable=True), store.put_aside()
     rows = [describe(record) for record in records]
-    text = as_table([*records, *aside]) if records or aside else ""
+    width = columns(context.obj, settings)
+    text = as_table([*records, *aside], width) if records or aside else ""
     show_result(
         context.obj,
         settings,

@@ -184,6 +184,11 @@ class AskRun(Run):
             f"{count(result.prefilled_tokens)} prefilled, "
             f"{count(result.generated_tokens)} generated, in {duration(elapsed_s)}"
         )
+        if result.drafted_tokens:
+            self._console.detail(
+                f"{count(result.accepted_tokens)} of {count(result.drafted_tokens)} tokens guessed "
+                "from the passages were right"
+            )
         if result.session.id:
             self._console.detail(f"session {result.session.id}")
         if heads:

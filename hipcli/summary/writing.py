@@ -69,7 +69,8 @@ class SummarizeRun(Run):
     def __init__(self, console: Console, settings: Settings, wanted: Wanted, sink: Sink) -> None:
         super().__init__(console, settings, sink, "summarize")
         self._wanted = wanted
-        self._generated_tokens = 0
+        # Of all answers together, by the names that `usage` has for them.
+        self._usage = dict.fromkeys(("generated_tokens", "drafted_tokens", "accepted_tokens"), 0)
         self._parts_kept = 0
 
     def _work(self, view: ProgressView) -> int:
@@ -250,7 +251,8 @@ class SummarizeRun(Run):
         result = shown(self._inquiry.ask(question, generation, **fields), show)
         if result.finish_reason == "interrupted":
             raise KeyboardInterrupt
-        self._generated_tokens += result.generated_tokens
+        for name in self._usage:
+            self._usage[name] += getattr(result, name)
         return result
 
     def _finish(self, opened: Result, summary: Summary, per: Per) -> None:
@@ -260,7 +262,7 @@ class SummarizeRun(Run):
         document = inquiry.document(opened, Grounds((), ()), self._warnings, self._started_s)
         document["answer"] = as_text(summary, material.context, per)
         document["finish_reason"] = "stop"
-        document["usage"]["generated_tokens"] = self._generated_tokens
+        document["usage"] |= self._usage
         document |= {
             "coverage": coverage(material, done, fit),
             "summary": summary.text,

@@ -52,10 +52,9 @@ class ProgressView:
         self._console = console
         self._shown = shown
         self._clock = clock
-        self._text = ""
-        self._event: Progress | None = None
-        # Done, and in total; nothing in total shows no bar.
-        self._part = (0, 0)
+        # Replaced as one: the thread that draws reads them while others show the next line. Done,
+        # and in total: nothing in total shows no bar.
+        self._now: tuple[str, Progress | None, tuple[int, int]] = ("", None, (0, 0))
         self._live: Live | None = None
         self._spinner: Spinner | None = None
         self._last_plain_s: float | None = None
@@ -120,8 +119,8 @@ class ProgressView:
     ) -> None:
         if not self._shown:
             return
-        self._text, self._event = one_line(text), event
-        self._part = part if event is None else (event.done_tokens, event.total_tokens)
+        part = part if event is None else (event.done_tokens, event.total_tokens)
+        self._now = one_line(text), event, part
         if self._live is None and self._console.stderr_is_terminal and self._last_plain_s is None:
             self._start_live()
         if self._live is None:
@@ -133,7 +132,7 @@ class ProgressView:
         if last is None or now - last >= PLAIN_INTERVAL_S:
             self._cancel_late()
             self._last_plain_s = now
-            self._console.line(self._text)
+            self._console.line(self._now[0])
         elif self._late is None:
             self._late = threading.Timer(last + PLAIN_INTERVAL_S - now, self._tell_late)
             self._late.daemon = True
@@ -145,7 +144,7 @@ class ProgressView:
             self._late = None
             if self._shown:
                 self._last_plain_s = self._clock()
-                self._console.line(self._text)
+                self._console.line(self._now[0])
 
     def _cancel_late(self) -> None:
         if self._late is not None:
@@ -175,8 +174,8 @@ class ProgressView:
         from rich.text import Text
 
         columns: list[Any] = [self._spinner]
-        room, text = self._console.width - _SPINNER_CELLS, self._text
-        done, total = self._part
+        room = self._console.width - _SPINNER_CELLS
+        text, event, (done, total) = self._now
         if total and room >= _LEAST_FOR_BAR:
             from rich.progress_bar import ProgressBar
 
@@ -184,8 +183,8 @@ class ProgressView:
             bar.complete_style = bar.finished_style = _DONE
             columns.append(bar)
             room -= _BAR_CELLS + 1
-        if self._event is not None:
-            text = described(self._event, room)
+        if event is not None:
+            text = described(event, room)
         line = Table.grid(padding=(0, 1))
         line.add_row(*columns, Text(text, no_wrap=True, overflow="ellipsis"))
         return line

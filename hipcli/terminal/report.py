@@ -144,6 +144,8 @@ def ask_document(
             "cached_tokens": result.cached_tokens,
             "prefilled_tokens": result.prefilled_tokens,
             "generated_tokens": result.generated_tokens,
+            "drafted_tokens": result.drafted_tokens,
+            "accepted_tokens": result.accepted_tokens,
             "truncated": material.truncated_tokens,
         },
         "timings": {name: round(seconds, 4) for name, seconds in measured.items()},

@@ -146,13 +146,7 @@ def test_weights_of_heads_weigh_their_votes() -> None:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    made = tiny_engine(tmp_path_factory.mktemp("model"))
-    with torch.no_grad():
-        for name, parameter in made.runner.model.named_parameters():
-            if "q_proj" in name or "k_proj" in name:
-                # Sharp attention: heads that attend everything alike do not vote.
-                parameter.mul_(8)
-    return made
+    return tiny_engine(tmp_path_factory.mktemp("model"), sharp=True)
 
 
 @pytest.fixture

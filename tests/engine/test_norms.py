@@ -1,4 +1,4 @@
-"""Norms of a GPU's model: one operation that gives the same, or the stock module."""
+"""Norms of a model: one operation that gives the same, or the stock module."""
 
 import pytest
 import torch

@@ -17,7 +17,7 @@ from hipcli.engine.step import StepInput
 
 VOCAB = 256
 
-_SHAPE = {
+SHAPE = {
     "vocab_size": VOCAB,
     "hidden_size": 96,
     "intermediate_size": 128,
@@ -31,10 +31,10 @@ _SHAPE = {
 }
 
 CONFIGS = {
-    "llama": LlamaConfig(**_SHAPE),
-    "llama-bias": LlamaConfig(**_SHAPE, attention_bias=True, tie_word_embeddings=True),
+    "llama": LlamaConfig(**SHAPE),
+    "llama-bias": LlamaConfig(**SHAPE, attention_bias=True, tie_word_embeddings=True),
     "llama-yarn": LlamaConfig(
-        **_SHAPE,
+        **SHAPE,
         rope_parameters={
             "rope_type": "yarn",
             "rope_theta": 10000.0,
@@ -43,10 +43,10 @@ CONFIGS = {
         },
     ),
     "llama-linear": LlamaConfig(
-        **_SHAPE, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+        **SHAPE, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
     ),
     "llama3-scaling": LlamaConfig(
-        **_SHAPE,
+        **SHAPE,
         rope_parameters={
             "rope_type": "llama3",
             "rope_theta": 500000.0,
@@ -56,12 +56,12 @@ CONFIGS = {
             "original_max_position_embeddings": 1024,
         },
     ),
-    "mistral": MistralConfig(**_SHAPE, sliding_window=None),
-    "qwen2": Qwen2Config(**_SHAPE, use_sliding_window=False),
-    "qwen3": Qwen3Config(**_SHAPE, head_dim=32, use_sliding_window=False),
-    "phi3": Phi3Config(**_SHAPE, partial_rotary_factor=0.5, sliding_window=None),
+    "mistral": MistralConfig(**SHAPE, sliding_window=None),
+    "qwen2": Qwen2Config(**SHAPE, use_sliding_window=False),
+    "qwen3": Qwen3Config(**SHAPE, head_dim=32, use_sliding_window=False),
+    "phi3": Phi3Config(**SHAPE, partial_rotary_factor=0.5, sliding_window=None),
     "granite": GraniteConfig(
-        **_SHAPE, attention_multiplier=0.2, embedding_multiplier=3.0, logits_scaling=2.0
+        **SHAPE, attention_multiplier=0.2, embedding_multiplier=3.0, logits_scaling=2.0
     ),
 }
 

@@ -74,6 +74,8 @@ def test_json_is_one_utf8_document_with_every_field(book: str) -> None:
         "cached_tokens": 0,
         "prefilled_tokens": len(engine.requests[0].context_ids),
         "generated_tokens": 1,
+        "drafted_tokens": 0,
+        "accepted_tokens": 0,
         "truncated": 0,
     }
     for name in ("ingest", "tokenize", "load", "prefill", "first_token", "decode", "total"):

@@ -51,6 +51,16 @@ def test_the_answer_on_the_next_page_is_cited_there() -> None:
     assert grounds.findings[0].passage.page == 2
 
 
+def test_the_same_lines_are_evidence_once() -> None:
+    line = "The berth of the barge is 17, the one of the ferry is 23, and nobody has number 5."
+    context = assemble(corpus(document("log.txt", f"{line}\nMore.\n")), ByteTokenizer(1), None)
+    voted = [finding(context, "The berth of"), finding(context, "nobody has", -1)]
+    voted.append(finding(context, "More.", -2))
+    grounds = find_grounds("Which berth?", "None.", context, voted)
+    assert [found.passage.line_start for found in grounds.findings] == [1, 2]
+    assert grounds.findings[0].score == 0.0
+
+
 def test_a_text_without_votes_is_cited_by_its_words() -> None:
     context = assemble(corpus(document("log.txt", LOG)), ByteTokenizer(1), None)
     grounds = find_grounds("Which berth has the ferry?", "Berth 23", context, [])

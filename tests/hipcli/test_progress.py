@@ -104,6 +104,28 @@ def test_a_terminal_may_be_resized(monkeypatch: pytest.MonkeyPatch) -> None:
         assert console.width == int(columns)
 
 
+class Fading:
+    """An event after which the next phase is shown whenever anything of it is looked at."""
+
+    def __init__(self, event: Progress, view: ProgressView) -> None:
+        self._event, self._view = event, view
+
+    def __getattr__(self, name: str) -> object:
+        self._view.phase("save")
+        return getattr(self._event, name)
+
+
+def test_the_next_phase_may_come_while_the_line_is_drawn() -> None:
+    stderr = Terminal(io.BytesIO(), "utf-8", newline="")
+    event = Progress("prefill", 1, 0, 9, 1234.0, 750.0)
+    with ProgressView(Console(None, None, stderr, width=80), True) as view:
+        view.advance(Fading(event, view))  # type: ignore[arg-type]
+        assert view._live is not None
+        view._live.refresh()
+    stderr.flush()
+    assert b"1 of 9 tokens" in stderr.buffer.getvalue()  # type: ignore[attr-defined]
+
+
 def test_nothing_is_shown_unasked() -> None:
     for stderr in (io.StringIO(), Terminal(io.BytesIO(), "utf-8")):
         with ProgressView(Console(None, None, stderr), False) as view:

@@ -94,6 +94,13 @@ def test_sessions_list(store: Store) -> None:
     assert [row["id"] for row in rows] == ["aaaa11112222", "bbbb33334444"]
 
 
+def test_a_list_fits_its_terminal(store: Store) -> None:
+    for width in (40, 80):
+        shown = run_hip("sessions", "list", on_terminal=True, width=width).out
+        assert max(map(len, shown.splitlines())) <= width
+        assert "letters" in shown and "6,144 of 12,345" in shown and "book.txt" in shown
+
+
 def test_no_sessions_is_no_error() -> None:
     outcome = run_hip("sessions", "list")
     assert (outcome.code, outcome.out) == (0, "")
