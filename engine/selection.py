@@ -56,13 +56,13 @@ def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
     return x.unsqueeze(1).expand(-1, times, *x.shape[1:]).flatten(0, 1).contiguous()
 
 
-def within_reach(index: PageIndex, window_starts: torch.Tensor) -> PageIndex:
+def within_reach(index: PageIndex, window_starts: torch.Tensor, backend: str) -> PageIndex:
     """The summaries in front of the last window, which are all that can be chosen.
 
-    A store has room for the whole context from the first chunk on. On a GPU nothing is left out:
-    to ask how far the windows reach would wait for it.
+    A store has room for the whole context from the first chunk on. For a GPU nothing is left out:
+    to ask how far the windows reach would wait for it, and its kernels want all summaries.
     """
-    if window_starts.device.type != "cpu":
+    if backend != "cpu":
         return index
     last = int(window_starts.max()) // index.page_size
     scales = None if index.scales is None else index.scales[:, :last]
