@@ -58,6 +58,8 @@ class StepInput:
         keys_only: nobody reads what the last layer puts out.
         written: keys and values, [T, num_kv_heads, head_dim] each, that were stored last: those of
             the layer that is attended.
+        joined: queries, keys and values of that layer in one tensor, [T, all heads, head_dim],
+            where they are computed so. Whoever attends with it may overwrite it.
     """
 
     store: KVStore
@@ -67,11 +69,22 @@ class StepInput:
     softmax_scale: float = 1.0
     keys_only: bool = False
     written: tuple[torch.Tensor, torch.Tensor] | None = None
+    joined: torch.Tensor | None = None
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store the keys and values of this pass's tokens, [T, num_kv_heads, head_dim]."""
         self.store.append(layer, self.start, k, v)
         self.written = (k, v)
+
+    def append_joined(self, layer: int, joined: torch.Tensor) -> None:
+        """Store the keys and values of `joined`, see there."""
+        store, heads = self.store, self.store.layout.num_kv_heads
+        few = joined[:, -2 * heads :].unflatten(1, (2, heads))
+        if store.fits_page(self.start, joined.shape[0]):
+            store.append_within_page(layer, self.start, few)
+        else:
+            store.append(layer, self.start, few[:, 0], few[:, 1])
+        self.joined = joined
 
     def end_where_written(self, layer: int) -> None:
         """For an attention that leaves nothing behind but its output.

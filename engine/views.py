@@ -70,12 +70,12 @@ class Frame:
         """True if it is the frame of that view and so many tokens."""
         return (self.at, self.room, self.tokens) == (view.length, view.room, tokens)
 
-    def rotated(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, heads, head_dim] rotated to the places of the pass."""
+    def rotate_(self, x: torch.Tensor) -> None:
+        """Rotate [T, heads, head_dim] to the places of the pass, in place."""
         rotary_dim = self.cos.shape[-1]
-        part = x[..., :rotary_dim]
-        out = (part * self.cos).addcmul_(part.roll(rotary_dim // 2, -1), self.sin)
-        return out if rotary_dim == x.shape[-1] else torch.cat((out, x[..., rotary_dim:]), -1)
+        part = x[..., :rotary_dim] if rotary_dim < x.shape[-1] else x
+        turned = part.roll(rotary_dim // 2, -1)
+        part.mul_(self.cos).addcmul_(turned, self.sin)
 
 
 @dataclass(slots=True)
@@ -180,20 +180,33 @@ class PackedView:
         Returns:
             [T, num_heads, head_dim].
         """
-        tokens, num_kv_heads = q.shape[0], self.kv.shape[1]
-        assert step.written is not None, "keys are stored before they are attended"
-        new_k, new_v = step.written
+        tokens, num_heads, head_dim = q.shape
+        num_kv_heads = self.kv.shape[1]
+        joined = step.joined
+        if joined is None:
+            assert step.written is not None, "keys are stored before they are attended"
+            joined = torch.cat((q, *step.written), 1)
+        # Queries and keys are rotated at once; the store has its un-rotated copy of the keys.
+        frame.rotate_(joined[:, : num_heads + num_kv_heads])
+        step.joined = None
         at, length = self.length, self.length + tokens
-        self.kv[0, :, at:length] = frame.rotated(new_k).transpose(0, 1)
-        self.kv[1, :, at:length] = new_v.transpose(0, 1)
+        new = joined[:, num_heads:].unflatten(1, (2, num_kv_heads))
+        self.kv[:, :, at:length] = new.permute(1, 2, 0, 3)
         self.length, self.end = length, step.start + tokens
-        rows = fold_heads(frame.rotated(q), num_kv_heads)
+        q = joined[:, :num_heads]
+        if tokens == 1:
+            rows = q.view(num_kv_heads, num_heads // num_kv_heads, head_dim)
+        else:
+            rows = fold_heads(q, num_kv_heads)
+        out = self._attend_rows(rows, step.softmax_scale, frame)
+        return out.view(1, num_heads, head_dim) if tokens == 1 else unfold_heads(out, tokens)
+
+    def _attend_rows(self, rows: torch.Tensor, scale: float, frame: Frame) -> torch.Tensor:
+        """Folded rows [num_kv_heads, group * T, head_dim] of rotated queries -> the same."""
         keys, values = self.kv[0], self.kv[1]
         if frame.mask is not None:
-            scores = torch.baddbmm(frame.mask, rows, keys.transpose(1, 2), alpha=step.softmax_scale)
-            out = torch.bmm(torch.softmax(scores, -1), values)
-        else:
-            tail = causal_tail(tokens, rows.shape[1] // tokens, q.dtype)
-            rows = rows * step.softmax_scale
-            out, _ = attend_rows(rows, keys[:, :length], values[:, :length], tail, return_lse=False)
-        return unfold_heads(out, tokens)
+            scores = torch.baddbmm(frame.mask, rows, keys.transpose(1, 2), alpha=scale)
+            return torch.bmm(torch.softmax(scores, -1), values)
+        tail = causal_tail(frame.tokens, rows.shape[1] // frame.tokens, rows.dtype)
+        keys, values = keys[:, : self.length], values[:, : self.length]
+        return attend_rows(rows * scale, keys, values, tail, return_lse=False)[0]

@@ -69,13 +69,14 @@ class ArrangedModel:
 
     def _attend(self, number: int, layer: Layer, x: torch.Tensor, step: StepInput) -> torch.Tensor:
         tokens, heads = x.shape[0], self.num_heads
-        qkv = layer.qkv(layer.norm(x)).view(tokens, -1, self.head_dim)
-        q, k, v = qkv.split((heads, self.num_kv_heads, self.num_kv_heads), 1)
+        joined = layer.qkv(layer.norm(x)).view(tokens, -1, self.head_dim)
         if layer.query_norm is not None and layer.key_norm is not None:
-            q, k = layer.query_norm(q), layer.key_norm(k)
+            q, k, v = joined.split((heads, self.num_kv_heads, self.num_kv_heads), 1)
+            joined = torch.cat((layer.query_norm(q), layer.key_norm(k), v), 1)
         step.softmax_scale = layer.softmax_scale
-        step.append(number, k, v)
-        return layer.out(step.attention.attend(number, q, step).reshape(tokens, -1))
+        step.append_joined(number, joined)
+        out = step.attention.attend(number, joined[:, :heads], step)
+        return layer.out(out.reshape(tokens, -1))
 
 
 @torch.no_grad()

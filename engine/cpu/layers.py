@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.linalg import vector_norm
 from torch.nn.functional import silu
 
 from hipcli.engine.cpu.linear import Linear, join
@@ -107,8 +108,20 @@ def read_layer(layer: Any, *, pack: bool) -> Layer:
 
 
 def function_of(norm: nn.Module) -> Function:
-    """What a norm computes, without the call of a module where it is a fused one."""
-    return norm.forward if isinstance(norm, FusedNorm) else norm
+    """What a norm computes, in few operations where it is a root mean square norm."""
+    if not isinstance(norm, FusedNorm):
+        return norm
+    # x / sqrt(mean(x^2) + epsilon) is x * sqrt(n) / hypot(|x|, sqrt(n * epsilon)).
+    size = norm.weight.shape[0]
+    factors = norm.weight.detach().float() * size**0.5
+    floor = torch.full((1, 1), (size * norm.variance_epsilon) ** 0.5)
+
+    def root_mean_square(x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        length = torch.hypot(vector_norm(wide, 2, -1, True), floor)
+        return (wide / length).mul_(factors).to(x.dtype)
+
+    return root_mean_square
 
 
 def _is_silu(activation: nn.Module) -> bool:

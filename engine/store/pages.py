@@ -220,6 +220,17 @@ class KVStore:
         if full > start:
             self.summarise(layer, self.seqlen_k(full), full - start)
 
+    def fits_page(self, start: int, tokens: int) -> bool:
+        """True if so many tokens from `start` on lie in one page and do not fill it."""
+        within = start % PAGE_TOKENS + tokens < PAGE_TOKENS
+        return within and start + tokens <= self.capacity_tokens and not self.layout.quantised
+
+    def append_within_page(self, layer: int, start: int, kv: torch.Tensor) -> None:
+        """`append` where `fits_page`, in one copy; kv is [T, 2, num_kv_heads, head_dim]."""
+        page, offset = divmod(start, PAGE_TOKENS)
+        rows = self.pages[layer].select(0, page).narrow(2, offset, kv.shape[0])
+        rows.copy_(kv.permute(1, 2, 0, 3))
+
     def _copy(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """`append` to pages in the dtype of k and v."""
         pages, position, end = self.pages[layer], start, start + k.shape[0]
