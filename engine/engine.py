@@ -20,7 +20,6 @@ from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Event, Notice, Phase, Token
 from hipcli.engine.methods import make_config
 from hipcli.engine.models import ModelFolder, resolve
-from hipcli.engine.models.folders import read_ahead
 from hipcli.engine.models.heads import FoundHeads, HeadWeights, find_heads
 from hipcli.engine.passages import ROUND_PAGES, SEPARATOR
 from hipcli.engine.request import AskRequest
@@ -148,9 +147,6 @@ class Engine:
             raise ValueError("requests that are asked together must be about the same context")
         started = time.perf_counter()
         yield Phase("load")
-        if self._loaded is None:
-            # Importing torch takes a second, in which the disk can work.
-            read_ahead(self.folder.path)
         from hipcli.engine.preflight import check_memory
 
         longest = max(len(request.context_ids) + _spare_tokens(request) for request in requests)

@@ -1,8 +1,6 @@
 """Model folders on disk: what one is, what it holds, what hip notes beside it."""
 
-import contextlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +8,6 @@ from hipcli.engine.errors import ModelError
 from hipcli.engine.json_object import read_json
 
 MANIFEST = "hip-model.json"
-READ_AHEAD_BYTES = 512 * 2**20
 _FORMAT_VERSION = 1
 _INDEX = "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -91,23 +88,6 @@ def weight_files(folder: Path) -> list[Path]:
     if not files:
         raise _no_weights(folder)
     return files
-
-
-def read_ahead(folder: Path) -> None:
-    """Have the system fetch the weights from the disk while something else is done; only a hint.
-
-    Of large models only the beginning: the rest would push out what is needed sooner.
-    """
-    if not hasattr(os, "posix_fadvise"):
-        return
-    left = READ_AHEAD_BYTES
-    with contextlib.suppress(OSError, ModelError):
-        for path in weight_files(folder):
-            with path.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, left, os.POSIX_FADV_WILLNEED)
-            left -= path.stat().st_size
-            if left <= 0:
-                return
 
 
 def _no_weights(folder: Path) -> ModelError:
