@@ -18,7 +18,13 @@ from hipcli.config.eval_options import EVAL
 from hipcli.config.option import Option, default_of
 from hipcli.config.reading_options import COUNT, READING
 from hipcli.config.session_options import SESSION
-from hipcli.engine.config import ANSWER_MODES, KV_DTYPES, EngineConfig, GenerationConfig
+from hipcli.engine.config import (
+    ANSWER_MODES,
+    KV_DTYPES,
+    WEIGHT_FORMS,
+    EngineConfig,
+    GenerationConfig,
+)
 
 DEFAULT_MODEL: str = default_of(EngineConfig, "model")
 
@@ -75,6 +81,14 @@ MACHINE = (
         default_of(EngineConfig, "kv_dtype"),
         "Number format of stored keys and values; fp8_e4m3 halves their memory, on GPUs only.",
         choices=KV_DTYPES,
+    ),
+    Option(
+        "weights",
+        str,
+        default_of(EngineConfig, "weights"),
+        "Weights in memory as --dtype says, or in 8 bits: faster answers on a processor, and a "
+        "little different ones.",
+        choices=WEIGHT_FORMS,
     ),
     Option(
         "calibrated",

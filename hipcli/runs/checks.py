@@ -43,6 +43,11 @@ def check_settings(settings: Settings) -> None:
     check_reading(settings)
     check_device(config.device)
     check_kv_dtype(config.kv_dtype, config.device)
+    if config.weights == "int8" and config.device.startswith("cuda"):
+        raise UsageError(
+            f"--weights int8 is for processors, and --device {config.device} was given",
+            "leave one of the two out",
+        )
 
 
 def check_reading(settings: Settings) -> None:

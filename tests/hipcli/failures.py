@@ -119,6 +119,8 @@ OPTIONS: list[Row] = [
         ("--dtype float8", 2, "auto, bfloat16, float32"),
         ("--kv-dtype fp8", 2, "auto, fp8_e4m3"),
         ("--kv-dtype fp8_e4m3 --device cpu", 2, "needs a GPU, and --device cpu was given"),
+        ("--weights int4", 2, "auto, int8"),
+        ("--weights int8 --device cuda", 2, "--weights int8 is for processors"),
         ("--gpu-memory much", 2, "--gpu-memory: 'much' is not a size"),
         ("--host-memory 0", 2, "--host-memory 0 leaves no room"),
         ("--cite=yes", 2, "--cite takes no value"),
