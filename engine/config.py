@@ -93,6 +93,7 @@ class EngineConfig:
         kv_dtype: a name in KV_DTYPES; fp8_e4m3 takes half the memory of bfloat16, GPU only.
         weights: a name in WEIGHT_FORMS; int8 takes half the memory of bfloat16 and answers
             faster, and a little differently; CPU only.
+        threads: of a processor's matrix products; 0 has one for each core it may use.
         gpu_memory_bytes, host_memory_bytes: most that weights, keys and values may take on a GPU,
             or on a CPU; 0 for what there is.
         method: a name in METHODS.
@@ -110,6 +111,7 @@ class EngineConfig:
     dtype: str = "auto"
     kv_dtype: str = "auto"
     weights: str = "auto"
+    threads: int = 0
     gpu_memory_bytes: int = 0
     host_memory_bytes: int = 0
     method: str = "hip"
@@ -125,6 +127,8 @@ class EngineConfig:
             raise ValueError(f"kv_dtype is {self.kv_dtype!r}; it must be {' or '.join(KV_DTYPES)}")
         if self.weights not in WEIGHT_FORMS:
             raise ValueError(f"weights is {self.weights!r}; it must be {' or '.join(WEIGHT_FORMS)}")
+        if self.threads < 0:
+            raise ValueError(f"threads is {self.threads}; it must be 0 or more")
         chunk = self.prefill_chunk_tokens
         if chunk < 0 or chunk % 64:
             raise ValueError(f"prefill_chunk_tokens is {chunk}; it must be 0 or a multiple of 64")

@@ -56,6 +56,8 @@ class LoadedEngine:
         device = pick_device(config.device)
         check_kv_dtype(config.kv_dtype, device)
         check_weights(config.weights, device)
+        if config.threads:
+            torch.set_num_threads(config.threads)
         loaded = load(
             folder,
             device=config.device,

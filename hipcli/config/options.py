@@ -91,6 +91,15 @@ MACHINE = (
         choices=WEIGHT_FORMS,
     ),
     Option(
+        "threads",
+        int,
+        None,
+        "Threads that compute on the processor; without it one for each core, or as many as a "
+        "container may use.",
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
         "calibrated",
         bool,
         default_of(EngineConfig, "calibrated"),

@@ -121,6 +121,7 @@ OPTIONS: list[Row] = [
         ("--kv-dtype fp8_e4m3 --device cpu", 2, "needs a GPU, and --device cpu was given"),
         ("--weights int4", 2, "auto, int8"),
         ("--weights int8 --device cuda", 2, "--weights int8 is for processors"),
+        ("--threads 0", 2, "--threads: 0 is too small, the least is 1"),
         ("--gpu-memory much", 2, "--gpu-memory: 'much' is not a size"),
         ("--host-memory 0", 2, "--host-memory 0 leaves no room"),
         ("--cite=yes", 2, "--cite takes no value"),
