@@ -1,4 +1,8 @@
-"""Loading a model: Transformers' own classes, checked before and after."""
+"""Loading a model, checked before and after.
+
+On a CPU models of the most common kinds are built without Transformers (`decoder.py`); all others
+are Transformers' own classes.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +32,8 @@ class LoadedModel:
     """A model in memory.
 
     Args:
-        model: Transformers' causal language model, in eval mode, without gradients, with its
-            stock attention.
+        model: Transformers' causal language model with its stock attention, or a `Decoder`, which
+            `Runner` runs alike; in eval mode, without gradients.
         config: its configuration object.
         weights_digest: see `weights.py`.
         dtype: `bfloat16`, `float16` or `float32`.
@@ -68,7 +72,9 @@ def load(
     identity = weights_digest(folder.path, models_dir, verify=verify_weights)
     device = pick_device(device)
     dtype = pick_dtype(dtype, device)
-    model = _from_pretrained(folder, device, dtype)
+    model = _built(folder, dtype) if device == "cpu" else None
+    if model is None:
+        model = _from_pretrained(folder, device, dtype)
     check_config(model.config.to_dict(), folder.name)
     _check_structure(model, folder.name)
     model.eval().requires_grad_(False)
@@ -122,6 +128,16 @@ def _cpu_has_bf16(torch_module: Any, cpuinfo: Path = Path("/proc/cpuinfo")) -> b
         return False
     line = next((line for line in text.splitlines() if line.startswith("flags")), "")
     return bool(_BF16_CPU_FLAGS & set(line.split()))
+
+
+def _built(folder: ModelFolder, dtype: str) -> Any:
+    """A `Decoder`, or None for a model that Transformers has to load, or to refuse."""
+    import torch
+
+    from hipcli.engine.models.decoder import read_decoder
+
+    record = read_json(folder.path / "config.json")
+    return read_decoder(record, weight_files(folder.path), getattr(torch, dtype))
 
 
 def _from_pretrained(folder: ModelFolder, device: str, dtype: str) -> Any:

@@ -10,7 +10,9 @@ from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
 from hipcli.runs.asking import AskRun
-from hipcli.runs.batch import Batch, BatchRun, parse_questions
+from hipcli.runs.batch import Batch, BatchRun
+from hipcli.runs.checks import check_batch
+from hipcli.runs.jobs import parse_jobs
 from hipcli.terminal.output import open_sink
 
 
@@ -29,9 +31,35 @@ def ask(
         typer.Option(
             "--batch",
             metavar="FILE",
-            help="Answer every question of a JSONL file, each on its own; - is stdin.",
+            help="Answer every question of a JSONL file, each on its own; - is stdin. A line may "
+            'name its own sources: {"question": "Who?", "sources": ["book.pdf"]}.',
         ),
     ] = None,
+    unordered: Annotated[
+        bool,
+        typer.Option(
+            "--unordered", help="With --batch: tell answers as they come, not in order of lines."
+        ),
+    ] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="auto|local|ADDRESS",
+            help="With --batch: spread the documents over the workers of a Ray cluster: one that "
+            "runs here already or else a new one (auto), a new one (local), or one elsewhere.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            min=0,
+            metavar="N",
+            help="With --cluster: how many; 0 is one a GPU, and without GPUs one for four "
+            "processors.",
+        ),
+    ] = 0,
     resume: Resume = None,
     converse: Annotated[
         bool,
@@ -50,6 +78,7 @@ def ask(
     git log | hip ask - "What changed in the parser?"
     hip ask paper.pdf -Q question.txt --json | jq .answer
     hip ask paper.pdf --batch questions.jsonl --jsonl
+    hip ask --batch jobs.jsonl --cluster auto --jsonl
 
     The answer goes to stdout, everything else to stderr. A second question about the same
     documents starts from the saved session and reads nothing again.
@@ -70,11 +99,25 @@ def ask(
     if batch is not None:
         if question_file is not None:
             raise UsageError("--batch and -Q exclude one another", "give one of them")
-        content, sources = arguments.read_batch(console, words or [], resume, batch, *listed)
+        content = arguments.read_batch(console, words or [], resume, batch, listed[0])
         name = "the questions on stdin" if batch == arguments.STDIN else batch
-        questions = Batch(parse_questions(content, name), sources, resume)
+        jobs = parse_jobs(content, name)
+        check_batch(settings, jobs, resume, cluster)
+        needed = resume is None and any(job.sources is None for job in jobs)
+        sources = None
+        if resume is None:
+            sources = arguments.batch_sources(console, words or [], batch, *listed, needed)
+        questions = Batch(jobs, sources, resume, unordered)
         with open_sink(console, values["output"]) as sink:
+            if cluster is not None:
+                from hipcli.runs.cluster.running import ClusterRun, Where
+
+                where = Where(cluster, workers)
+                return ClusterRun(console, settings, questions, sink, where).run()
             return BatchRun(console, settings, questions, sink).run()
+    if cluster is not None or unordered or workers:
+        flag = "--cluster" if cluster is not None else "--unordered" if unordered else "--workers"
+        raise UsageError(f"{flag} is about --batch, which is not there", "add --batch FILE")
     asked = arguments.read_asked(console, words or [], resume, question_file, *listed)
     with (
         open_sink(console, values["output"]) as sink,

@@ -135,15 +135,14 @@ def read_batch(
     resume: str | None,
     batch: str,
     files_from: str | None,
-    null: bool,
-) -> tuple[bytes, Sources | None]:
-    """The file of questions of `hip ask --batch`, and the sources; None when resuming.
+) -> bytes:
+    """The file of questions of `hip ask --batch`.
 
     Args: as for `read_asked`, and
         batch: value of `--batch`; `-` is stdin.
 
     Raises:
-        UsageError: a file that cannot be read, no source, or two that want stdin.
+        UsageError: a file that cannot be read, sources besides `--resume`, or two that want stdin.
     """
     _check_one_reader(words, {"--batch -": batch, "--files-from -": files_from})
     if words and (" " in words[-1] or words[-1].endswith("?")) and not os.path.lexists(words[-1]):
@@ -154,13 +153,39 @@ def read_batch(
     if resume is not None:
         refuse_sources(words, files_from)
     if batch == STDIN:
-        content = console.read_stdin("hip ask book.pdf --batch - < questions.jsonl")
-    else:
-        content = _read_file(batch, "the file of questions", "check the path given to --batch")
-    if resume is not None:
-        return content, None
-    stdin_taken = STDIN in (batch, files_from)
-    return content, read_sources(console, words, files_from, null, stdin_taken)
+        return console.read_stdin("hip ask book.pdf --batch - < questions.jsonl")
+    return _read_file(batch, "the file of questions", "check the path given to --batch")
+
+
+def batch_sources(
+    console: Console,
+    words: Sequence[str],
+    batch: str,
+    files_from: str | None,
+    null: bool,
+    needed: bool,
+) -> Sources | None:
+    """What those questions of a batch are about that name no sources of their own.
+
+    Args: as for `read_batch`, and
+        needed: there are such questions; else stdin is no source unless it is named.
+
+    Returns:
+        None where nothing is named and nothing is needed.
+
+    Raises:
+        UsageError: there are sources and nobody is asked about them, or none and they are needed.
+    """
+    named = bool(words) or files_from is not None
+    if named and not needed:
+        raise UsageError(
+            f"every line of --batch has its own sources, so {[*words, '--files-from'][0]!r} has "
+            "no place",
+            'leave it out, or leave "sources" out of the lines that are about it',
+        )
+    if not needed:
+        return None
+    return read_sources(console, words, files_from, null, STDIN in (batch, files_from))
 
 
 def refuse_sources(words: Sequence[str], files_from: str | None) -> None:

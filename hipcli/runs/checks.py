@@ -5,6 +5,7 @@ Nothing here loads torch, so that a mistake in a command line is told at once.
 
 import importlib.metadata
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from hipcli.engine.errors import NotCachedError, UsageError
 
 if TYPE_CHECKING:
     from hipcli.documents import Corpus
+    from hipcli.runs.jobs import Job
 
 # What the drivers that PyTorch calls "cuda" leave in /dev: NVIDIA's, on a Jetson and under WSL
 # too, and AMD's.
@@ -47,6 +49,32 @@ def check_settings(settings: Settings) -> None:
         raise UsageError(
             f"--weights int8 is for processors, and --device {config.device} was given",
             "leave one of the two out",
+        )
+
+
+def check_batch(
+    settings: Settings, jobs: Sequence["Job"], resume: str | None, cluster: str | None
+) -> None:
+    """Refuses what the jobs of a batch cannot have together.
+
+    Raises:
+        UsageError: sources and a session, one name for many sessions, or a session on a cluster.
+    """
+    own = [job for job in jobs if job.sources is not None]
+    if own and resume is not None:
+        raise UsageError(
+            f"line {own[0].line} of --batch has its own sources, and --resume reads nothing anew",
+            "leave --resume out",
+        )
+    if own and settings.values["name"]:
+        raise UsageError(
+            "--name is for one session, and the lines of --batch have sources of their own",
+            "leave --name out",
+        )
+    if cluster is not None and resume is not None:
+        raise UsageError(
+            "--cluster spreads documents over workers, and a session is one",
+            "leave --cluster out, or name the documents",
         )
 
 

@@ -62,6 +62,7 @@ class Inquiry:
         warn: gets the rows of `warnings[]`.
         many: more than one question may come. Without a cache the context is then kept in a
             temporary folder meanwhile, so that it is read only once.
+        opened: an engine of the same settings that is open already, for documents.
 
     Attributes:
         engine, material: once `open` has run.
@@ -80,6 +81,7 @@ class Inquiry:
         settings: Settings,
         warn: Callable[[dict[str, str]], None],
         many: bool = False,
+        opened: "Engine | None" = None,
     ) -> None:
         self.settings = settings
         self.timings: dict[str, float] = {}
@@ -90,6 +92,7 @@ class Inquiry:
         self._console = console
         self._warn = warn
         self._many = many
+        self._opened = opened
         self._stack = ExitStack()
         self._cache = settings.cache_config()
 
@@ -195,7 +198,9 @@ class Inquiry:
         self._open_corpus(corpus, view, questions)
 
     def _open_corpus(self, corpus: "Corpus", view: ProgressView, questions: Sequence[str]) -> None:
-        self.engine = opening.open_engine(self._console, self.settings.engine_config(), view)
+        self.engine = self._opened or opening.open_engine(
+            self._console, self.settings.engine_config(), view
+        )
         view.phase("counting tokens")
         begun_s = time.perf_counter()
         self.material = self._assemble(corpus, questions)

@@ -52,8 +52,9 @@ class ProgressView:
         self._console = console
         self._shown = shown
         self._clock = clock
-        # Replaced as one: the thread that draws reads them while others show the next line.
-        self._now: tuple[str, Progress | None] = ("", None)
+        # Replaced as one: the thread that draws reads them while others show the next line. Done,
+        # and in total: nothing in total shows no bar.
+        self._now: tuple[str, Progress | None, tuple[int, int]] = ("", None, (0, 0))
         self._live: Live | None = None
         self._spinner: Spinner | None = None
         self._last_plain_s: float | None = None
@@ -73,6 +74,10 @@ class ProgressView:
     def advance(self, event: Progress) -> None:
         """Shows how far a phase of the engine has come."""
         self._show(described(event), event)
+
+    def answers(self, done: int, total: int, by_whom: str) -> None:
+        """Shows how many of the questions of a file are answered."""
+        self._show(f"{count(done)} of {count(total)} answers, {by_whom}", part=(done, total))
 
     def reading(self, done: int, total: int, name: str) -> None:
         """Shows which input is read next."""
@@ -109,10 +114,13 @@ class ProgressView:
         """Hides the cursor after a stop; the next drawing shows the line."""
         self._console.write_stderr("\x1b[?25l")
 
-    def _show(self, text: str, event: Progress | None = None) -> None:
+    def _show(
+        self, text: str, event: Progress | None = None, part: tuple[int, int] = (0, 0)
+    ) -> None:
         if not self._shown:
             return
-        self._now = one_line(text), event
+        part = part if event is None else (event.done_tokens, event.total_tokens)
+        self._now = one_line(text), event, part
         if self._live is None and self._console.stderr_is_terminal and self._last_plain_s is None:
             self._start_live()
         if self._live is None:
@@ -167,16 +175,15 @@ class ProgressView:
 
         columns: list[Any] = [self._spinner]
         room = self._console.width - _SPINNER_CELLS
-        text, event = self._now
-        if event is not None:
-            if room >= _LEAST_FOR_BAR and event.total_tokens:
-                from rich.progress_bar import ProgressBar
+        text, event, (done, total) = self._now
+        if total and room >= _LEAST_FOR_BAR:
+            from rich.progress_bar import ProgressBar
 
-                total, done = event.total_tokens, event.done_tokens
-                bar = ProgressBar(total, done, _BAR_CELLS, style=_STILL_TO_DO)
-                bar.complete_style = bar.finished_style = _DONE
-                columns.append(bar)
-                room -= _BAR_CELLS + 1
+            bar = ProgressBar(total, done, _BAR_CELLS, style=_STILL_TO_DO)
+            bar.complete_style = bar.finished_style = _DONE
+            columns.append(bar)
+            room -= _BAR_CELLS + 1
+        if event is not None:
             text = described(event, room)
         line = Table.grid(padding=(0, 1))
         line.add_row(*columns, Text(text, no_wrap=True, overflow="ellipsis"))
