@@ -43,7 +43,7 @@ def check_memory(config: EngineConfig, folder: ModelFolder, capacity_tokens: int
         return
     import torch
 
-    dtype = getattr(torch, pick_dtype(config.dtype, device))
+    dtype = getattr(torch, pick_dtype(config.dtype, device, config.models_dir))
     layout = _layout(folder, dtype, config.kv_dtype == "fp8_e4m3")
     weights, kv = _weights_bytes(folder, dtype), layout.num_bytes(capacity_tokens)
     if config.weights == "int8" and not on_gpu:
