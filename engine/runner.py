@@ -62,9 +62,12 @@ class Runner:
             place.
         kv_dtype: how keys and values are stored, a name in `config.KV_DTYPES`.
         backend: of the kernels, or "auto" for the one of the model's device.
+        weights: how they are kept on a CPU, a name in `config.WEIGHT_FORMS`.
     """
 
-    def __init__(self, model: Any, kv_dtype: str = "auto", backend: str = "auto") -> None:
+    def __init__(
+        self, model: Any, kv_dtype: str = "auto", backend: str = "auto", weights: str = "auto"
+    ) -> None:
         config = model.config
         self.model = model
         self.device = next(model.parameters()).device
@@ -78,7 +81,7 @@ class Runner:
         fuse_norms(model)
         self._arranged: ArrangedModel | None = None
         if self.device.type == "cpu":
-            self._arranged = arrange(model)
+            self._arranged = arrange(model, weights)
         self.num_heads = config.num_attention_heads
         self.layout = KVLayout(
             num_layers=config.num_hidden_layers,

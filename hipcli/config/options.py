@@ -24,6 +24,7 @@ from hipcli.engine.config import (
     GPU_DRAFT_TOKENS,
     KV_DTYPES,
     MAX_DRAFT_TOKENS,
+    WEIGHT_FORMS,
     EngineConfig,
     GenerationConfig,
 )
@@ -83,6 +84,23 @@ MACHINE = (
         default_of(EngineConfig, "kv_dtype"),
         "Number format of stored keys and values; fp8_e4m3 halves their memory, on GPUs only.",
         choices=KV_DTYPES,
+    ),
+    Option(
+        "weights",
+        str,
+        default_of(EngineConfig, "weights"),
+        "Weights in memory as --dtype says, or in 8 bits: faster answers on a processor, and a "
+        "little different ones.",
+        choices=WEIGHT_FORMS,
+    ),
+    Option(
+        "threads",
+        int,
+        None,
+        "Threads that compute on the processor; without it one for each core, or as many as a "
+        "container may use.",
+        minimum=1,
+        metavar="N",
     ),
     Option(
         "calibrated",
