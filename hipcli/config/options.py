@@ -42,6 +42,18 @@ def switched_on(name: str) -> bool:
     return os.environ.get(f"HIP_{name.upper()}", "").lower() in ("1", "true", "t", "yes", "y", "on")
 
 
+def told_rank() -> dict[str, str] | None:
+    """What torchrun, or whoever starts processes as it does, tells each of them: rank, world_size,
+    local_rank, master_addr, master_port, torchelastic_use_agent_store; None where nobody did."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(os.environ.get(name) for name in names):
+        return None
+    others = {"LOCAL_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    told = {name: os.environ[name] for name in names}
+    told |= {name: os.environ.get(name, usual) for name, usual in others.items()}
+    return {name.lower(): value for name, value in told.items()}
+
+
 MODELS_DIR = (
     Option(
         "models_dir",
@@ -139,6 +151,33 @@ MACHINE = (
         "What to do with more tokens than fit: stop, or keep the head, the tail, or both ends "
         "(middle leaves out the middle).",
         choices=("error", "head", "tail", "middle"),
+    ),
+)
+
+RANKS = (
+    Option(
+        "gpus",
+        int,
+        1,
+        "Spread a context over so many GPUs of this machine; with --device cpu over so many "
+        "processes.",
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
+        "placement",
+        str,
+        "interleaved",
+        "Which pages of a context lie on which of several GPUs: in turn, or in equal runs.",
+        choices=("interleaved", "contiguous"),
+    ),
+    Option(
+        "rank_timeout",
+        int,
+        30,
+        "Give up when one of several GPUs was not heard of for so long.",
+        minimum=3,
+        metavar="SECONDS",
     ),
 )
 
@@ -285,6 +324,7 @@ TALK = (
 # The name of the help section for each group. `hip ask` takes all of these.
 SECTIONS = {
     "Model": MODEL + MODELS_DIR + MACHINE,
+    "Several GPUs": RANKS,
     "Method": METHOD,
     "Answer": ANSWER,
     "Documents": READING,
