@@ -125,11 +125,11 @@ class Heart:
         for rank, word in list(self._words.items()):
             if word:
                 return RankLostError(f"rank {rank} failed: {word}", _WHAT_TO_DO)
-        rank = self.silent(self._address.stall_s)
-        if rank is None:
+        silent = self.silent(self._address.stall_s)
+        if silent is None:
             return None
         limit = self._address.stall_s
-        return RankLostError(f"rank {rank} was not heard of for {limit} s", _WHAT_TO_DO)
+        return RankLostError(f"rank {silent} was not heard of for {limit} s", _WHAT_TO_DO)
 
     def explain(self, error: Exception) -> RankLostError:
         """What to raise for an error of the transport: it says that a rank is gone, not which."""
