@@ -11,6 +11,7 @@ inside the trained window.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -252,13 +253,13 @@ class Answerer:
         logits, attention = self.start()
         room = generation.max_new_tokens
         self.drafter = self._new_drafter()
-        for token in generate(
-            self.runner, self.store, attention, sampler, logits, room, self.drafter
-        ):
-            if token in self.stop_ids:
-                self.finish_reason = "stop"
-                return
-            yield token
+        told = generate(self.runner, self.store, attention, sampler, logits, room, self.drafter)
+        with closing(told) as tokens:
+            for token in tokens:
+                if token in self.stop_ids:
+                    self.finish_reason = "stop"
+                    return
+                yield token
 
     def _new_drafter(self) -> Drafter | None:
         most = draft_tokens(self.request.generation.draft_tokens, self.runner.backend)

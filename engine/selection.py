@@ -5,6 +5,8 @@ attention (log-softmax) before the largest share of the group counts. The kernel
 over a group's raw scores; here each head is handed to them as a query of its own.
 """
 
+from dataclasses import replace
+
 import torch
 
 from hipcli.engine.step import Step
@@ -52,6 +54,19 @@ def head_queries(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
 def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
     """Every row of x `times` times in a row."""
     return x.unsqueeze(1).expand(-1, times, *x.shape[1:]).flatten(0, 1).contiguous()
+
+
+def within_reach(index: PageIndex, window_starts: torch.Tensor, backend: str) -> PageIndex:
+    """The summaries in front of the last window, which are all that can be chosen.
+
+    A store has room for the whole context from the first chunk on. For a GPU nothing is left out:
+    to ask how far the windows reach would wait for it, and its kernels want all summaries.
+    """
+    if backend != "cpu":
+        return index
+    last = int(window_starts.max()) // index.page_size
+    scales = None if index.scales is None else index.scales[:, :last]
+    return replace(index, summaries=index.summaries[:, :last], scales=scales)
 
 
 def group_shares(scores: torch.Tensor, group: int, softmax_scale: float) -> torch.Tensor:

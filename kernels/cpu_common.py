@@ -39,23 +39,46 @@ def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return x
 
 
-def rotate_into(
-    out: torch.Tensor, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-) -> torch.Tensor:
-    """`rotate_` of `x` written to `out`, of the same shape and dtype; `x` stays as it is."""
-    rotary_dim = cos.shape[-1]
-    half = rotary_dim // 2
-    cos, sin = cos[..., :half].to(x.dtype), sin[..., :half].to(x.dtype)
-    first, second = x[..., :half], x[..., half:rotary_dim]
-    torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=out[..., half:rotary_dim]).addcmul_(first, sin)
-    out[..., rotary_dim:] = x[..., rotary_dim:]
-    return out
+@dataclass(frozen=True, slots=True)
+class RowTables:
+    """RoPE tables in the precision of the keys, made once for a call.
 
+    Args:
+        cos: [n, rotary_dim].
+        sin: [n, rotary_dim], the first half negated: a row rotates as row * cos + (the row with
+            its halves changed over) * sin.
+    """
 
-def half_tables(rope: RopeTables, num_positions: int, dtype: torch.dtype) -> RopeTables:
-    """The first positions of the tables in the precision of the keys, converted once for a call."""
-    return RopeTables(rope.cos[:num_positions].to(dtype), rope.sin[:num_positions].to(dtype))
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+    @classmethod
+    def of(cls, rope: RopeTables, num_positions: int, dtype: torch.dtype) -> RowTables:
+        """The first positions of the tables, or all there are."""
+        cos, sin = rope.cos[:num_positions].to(dtype), rope.sin[:num_positions].to(dtype)
+        half = sin.shape[-1] // 2
+        return cls(cos, torch.cat((-sin[:, :half], sin[:, half:]), dim=-1))
+
+    def rotate_into(self, out: torch.Tensor, x: torch.Tensor, start: int) -> torch.Tensor:
+        """Rotate rows that stand side by side from position `start` on.
+
+        Args:
+            out: where they go; neither `x` nor a part of it.
+            x: [..., N, head_dim]; channels beyond rotary_dim stay as they are.
+
+        Returns:
+            `out`.
+        """
+        at = slice(start, start + x.shape[-2])
+        cos, sin = self.cos[at], self.sin[at]
+        rotary_dim = cos.shape[-1]
+        if rotary_dim == x.shape[-1]:
+            # Whole rows: loops over half a row are too short to be worth their start.
+            return torch.mul(x, cos, out=out).addcmul_(x.roll(rotary_dim // 2, -1), sin)
+        turned, rest = out[..., :rotary_dim], x[..., :rotary_dim]
+        torch.mul(rest, cos, out=turned).addcmul_(rest.roll(rotary_dim // 2, -1), sin)
+        out[..., rotary_dim:] = x[..., rotary_dim:]
+        return out
 
 
 @dataclass(slots=True)
@@ -88,6 +111,10 @@ class RowBuffers:
         """The same for scores."""
         return self._take("scores", shape, like.dtype)
 
+    def gathered(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """The same for blocks as they come out of the pages."""
+        return self._take("gathered", shape, like.dtype)
+
     def tail(self, rows: int, group: int, dtype: torch.dtype) -> torch.Tensor | None:
         """`causal_tail`, made once a size; None for one row, which sees everything."""
         if rows == 1:
@@ -111,6 +138,34 @@ def unfold_heads(out: torch.Tensor, length: int) -> torch.Tensor:
     return unfolded.transpose(1, 2).flatten(1, 2)
 
 
+def block_table(pages: torch.Tensor, block_size_k: int) -> torch.Tensor | None:
+    """Pages as one long table whose rows are memory: [n, block_size_k * head_dim], a view.
+
+    None where a block is not one run of memory. `block_rows` says which row is which block.
+    """
+    num_slots, num_kv_heads, page_size, head_dim = pages.shape
+    unit = block_size_k * head_dim
+    slot_stride, head_stride, token_stride, _ = pages.stride()
+    if token_stride != head_dim or slot_stride % unit or head_stride % unit:
+        return None
+    last = (num_slots - 1) * slot_stride + (num_kv_heads - 1) * head_stride
+    return pages.as_strided((last // unit + page_size // block_size_k, unit), (unit, 1))
+
+
+def block_rows(
+    pages: torch.Tensor, page_table: torch.Tensor, block_indices: torch.Tensor, block_size_k: int
+) -> torch.Tensor:
+    """Rows of `block_table` that hold blocks [..., num_kv_heads, n], none -1: int64, same shape."""
+    _, num_kv_heads, page_size, head_dim = pages.shape
+    per_page, unit = page_size // block_size_k, block_size_k * head_dim
+    slot_stride, head_stride = pages.stride()[:2]
+    blocks = block_indices.long()
+    rows = page_table[blocks // per_page].long().mul_(slot_stride // unit)
+    if per_page > 1:
+        rows += blocks % per_page
+    return rows.add_(torch.arange(num_kv_heads).unsqueeze(1) * (head_stride // unit))
+
+
 def gather_blocks(
     pages: torch.Tensor, page_table: torch.Tensor, block_indices: torch.Tensor, block_size_k: int
 ) -> torch.Tensor:
@@ -125,22 +180,16 @@ def gather_blocks(
     Returns:
         [num_kv_heads, n * block_size_k, head_dim].
     """
-    num_slots, num_kv_heads, page_size, head_dim = pages.shape
+    _, num_kv_heads, page_size, head_dim = pages.shape
+    table = block_table(pages, block_size_k)
+    if table is not None:
+        rows = block_rows(pages, page_table, block_indices, block_size_k)
+        return table.index_select(0, rows.flatten()).view(num_kv_heads, -1, head_dim)
     per_page = page_size // block_size_k
     blocks = block_indices.long()
-    slots = page_table.long()[blocks // per_page]
-    inner = blocks % per_page
-    heads = torch.arange(num_kv_heads).unsqueeze(1)
-    unit = block_size_k * head_dim
-    slot_stride, head_stride, token_stride, _ = pages.stride()
-    if token_stride == head_dim and slot_stride % unit == 0 and head_stride % unit == 0:
-        # Every block is one run of memory: whole rows of one long table are copied.
-        last = (num_slots - 1) * slot_stride + (num_kv_heads - 1) * head_stride
-        table = pages.as_strided((last // unit + per_page, unit), (unit, 1))
-        rows = slots * (slot_stride // unit) + heads * (head_stride // unit) + inner
-        return table.index_select(0, rows.flatten()).view(num_kv_heads, -1, head_dim)
+    slots, heads = page_table.long()[blocks // per_page], torch.arange(num_kv_heads).unsqueeze(1)
     split = pages.unflatten(2, (per_page, block_size_k))
-    return split[slots, heads, inner].flatten(1, 2)
+    return split[slots, heads, blocks % per_page].flatten(1, 2)
 
 
 def gather_range(

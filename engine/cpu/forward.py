@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hipcli.engine.cpu.layers import Layer, function_of, is_known, read_layer
-from hipcli.engine.cpu.linear import Linear, can_pack, join, pack_all
+from hipcli.engine.cpu.linear import Linear, PlainLinear, best_form, join, lay_out
 from hipcli.engine.step import StepInput
 
 
@@ -80,24 +80,28 @@ class ArrangedModel:
 
 
 @torch.no_grad()
-def arrange(model: Any) -> ArrangedModel | None:
+def arrange(model: Any, weights: str = "auto") -> ArrangedModel | None:
     """Lay out a model's weights, in place, and take it apart where its kind is known.
+
+    Args:
+        model: a causal language model on a CPU.
+        weights: a name in `config.WEIGHT_FORMS`.
 
     Returns:
         None for a model of another kind: its own modules run it, on the weights laid out.
     """
-    pack = can_pack(model)
+    form = best_form(model, weights)
     if not is_known(model):
-        if pack:
-            pack_all(model)
+        if form is not PlainLinear:
+            lay_out(model, form)
         return None
     decoder, config = model.model, model.config
-    layers = [read_layer(layer, pack=pack) for layer in decoder.layers]
+    layers = [read_layer(layer, form) for layer in decoder.layers]
     return ArrangedModel(
         embed=decoder.embed_tokens,
         layers=layers,
         norm=function_of(decoder.norm),
-        head=join(model, ["lm_head"], pack=pack),
+        head=join(model, ["lm_head"], form),
         embedding_factor=float(getattr(decoder, "embedding_multiplier", 1.0)),
         logits_divisor=float(getattr(config, "logits_scaling", 1.0)),
         num_heads=config.num_attention_heads,

@@ -16,7 +16,7 @@ import torch
 
 from hipcli.engine.methods.base import Geometry, Kernels, Schedule
 from hipcli.engine.methods.configs import HipConfig
-from hipcli.engine.selection import best_blocks, best_pages, shared_pages
+from hipcli.engine.selection import best_blocks, best_pages, shared_pages, within_reach
 from hipcli.engine.step import Step, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.score_pages import score_pages
@@ -93,7 +93,7 @@ class HipMethod(Kernels):
         config = self.config
         scores = score_pages(
             q,
-            step.store.index[layer],
+            within_reach(step.store.index[layer], window_starts, step.store.backend),
             window_starts,
             self._rope(step),
             config.query_distance_tokens,

@@ -18,7 +18,16 @@ from hipcli.config.eval_options import EVAL
 from hipcli.config.option import Option, default_of
 from hipcli.config.reading_options import COUNT, READING
 from hipcli.config.session_options import SESSION
-from hipcli.engine.config import ANSWER_MODES, KV_DTYPES, EngineConfig, GenerationConfig
+from hipcli.engine.config import (
+    ANSWER_MODES,
+    CPU_DRAFT_TOKENS,
+    GPU_DRAFT_TOKENS,
+    KV_DTYPES,
+    MAX_DRAFT_TOKENS,
+    WEIGHT_FORMS,
+    EngineConfig,
+    GenerationConfig,
+)
 
 DEFAULT_MODEL: str = default_of(EngineConfig, "model")
 
@@ -75,6 +84,23 @@ MACHINE = (
         default_of(EngineConfig, "kv_dtype"),
         "Number format of stored keys and values; fp8_e4m3 halves their memory, on GPUs only.",
         choices=KV_DTYPES,
+    ),
+    Option(
+        "weights",
+        str,
+        default_of(EngineConfig, "weights"),
+        "Weights in memory as --dtype says, or in 8 bits: faster answers on a processor, and a "
+        "little different ones.",
+        choices=WEIGHT_FORMS,
+    ),
+    Option(
+        "threads",
+        int,
+        None,
+        "Threads that compute on the processor; without it one for each core, or as many as a "
+        "container may use.",
+        minimum=1,
+        metavar="N",
     ),
     Option(
         "calibrated",
@@ -184,8 +210,9 @@ ANSWER = (
         "draft_tokens",
         int,
         default_of(GenerationConfig, "draft_tokens"),
-        "Most tokens guessed from the passages and checked at once, up to 15; 0 guesses none. The "
-        "answer is the same, quotes come faster (default: 8 on a processor, 0 on a GPU).",
+        f"Most tokens guessed from the passages and checked at once, up to {MAX_DRAFT_TOKENS}; 0 "
+        "guesses none. The answer is the same, quotes come faster (default: "
+        f"{CPU_DRAFT_TOKENS} on a processor, {GPU_DRAFT_TOKENS} on a GPU).",
         minimum=0,
         metavar="N",
     ),

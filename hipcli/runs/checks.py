@@ -43,6 +43,11 @@ def check_settings(settings: Settings) -> None:
     settings.generation_config()
     settings.cache_config()
     check_reading(settings)
+    if config.weights == "int8" and config.device.startswith("cuda"):
+        raise UsageError(
+            f"--weights int8 is for processors, and --device {config.device} was given",
+            "leave one of the two out",
+        )
     check_device(config.device)
     check_kv_dtype(config.kv_dtype, config.device)
 

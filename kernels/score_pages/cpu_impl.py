@@ -1,4 +1,4 @@
-"""Page scores on a CPU: one batched matrix product over the pages that can be chosen.
+"""Page scores on a CPU: matrix products over the pages that can be chosen, tile by tile.
 
 For every channel the larger of q * max and q * min bounds q * k, so with q split into its negative
 and positive parts the bound of a page is [q-, q+] . [min, max].
@@ -10,6 +10,10 @@ import torch
 
 from ..cpu_common import pooled_rows
 from ..types import PageIndex, RopeTables
+
+# Scores of so many pairs of a query and a page are made and looked through at once: near enough
+# to the second-level cache, and large enough to be worth a product.
+TILE_SCORES = 1 << 19
 
 
 def score_pages(
@@ -35,11 +39,27 @@ def score_pages(
     rows = rows.flatten(1, 2)
     if index.kind == "bounds":
         rows = torch.cat((rows.clamp(max=0), rows.clamp(min=0)), dim=-1)
-    summaries = index.summaries[:, first:last].flatten(2)
-    if index.scales is not None:
-        summaries = summaries.float() * index.scales[:, first:last, None]
-    scores = torch.bmm(rows, summaries.to(rows.dtype).transpose(1, 2))
-    best = scores.unflatten(1, (blocks, per_block)).amax(2).float().transpose(0, 1)
-    beyond = torch.arange(first, last) >= ends[:, None]
-    out[:, :, first:last] = best.masked_fill(beyond[:, None], -torch.inf)
+    tile_pages = max(TILE_SCORES // rows.shape[1], 1)
+    buffer = rows.new_empty(rows.shape[1], min(tile_pages, last - first))
+    for start in range(first, last, tile_pages):
+        end = min(start + tile_pages, last)
+        scores = buffer[:, : end - start]
+        for head in range(num_kv_heads):
+            # Head by head: a batched product over strided summaries would copy them first.
+            torch.mm(rows[head], _summaries(index, head, start, end, rows.dtype).t(), out=scores)
+            out[:, head, start:end] = scores.unflatten(0, (blocks, per_block)).amax(1)
+    # Windows start a little apart: only the last pages are beyond some of them.
+    common = min(int(ends.min()), last)
+    beyond = torch.arange(common, last) >= ends[:, None]
+    out[:, :, common:last].masked_fill_(beyond[:, None], -torch.inf)
     return out
+
+
+def _summaries(
+    index: PageIndex, head: int, start: int, end: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Summaries of one KV head's pages [start, end) as rows, in the dtype of the queries."""
+    summaries = index.summaries[head, start:end].flatten(1)
+    if index.scales is not None:
+        summaries = summaries.float() * index.scales[head, start:end, None]
+    return summaries.to(dtype)

@@ -13,13 +13,13 @@ import torch
 
 from ..cpu_common import (
     RowBuffers,
+    RowTables,
     attend_rows,
+    block_rows,
+    block_table,
     fold_heads,
-    half_tables,
-    key_blocks,
+    gather_blocks,
     key_range,
-    rotate_,
-    rotate_into,
     unfold_heads,
 )
 from ..types import PagedKV, RopeTables, SparsePlan
@@ -45,7 +45,7 @@ class _Call:
     q: torch.Tensor
     kv: PagedKV
     plan: SparsePlan
-    rope: RopeTables
+    rope: RowTables
     first: int
     softmax_scale: float
     out: torch.Tensor
@@ -65,9 +65,9 @@ def sparse_prefill(
     """See `hipcli.kernels.sparse_prefill.sparse_prefill`."""
     out = torch.empty(q.shape, dtype=q.dtype)
     lse = torch.empty(q.shape[:2], dtype=torch.float32) if return_lse else None
-    rope = half_tables(rope, plan.local_tokens + q.shape[0], q.dtype)
+    tables = RowTables.of(rope, plan.local_tokens + q.shape[0], q.dtype)
     first = int(seqlen_k) - q.shape[0]
-    call = _Call(q, kv, plan, rope, first, softmax_scale, out, lse, RowBuffers())
+    call = _Call(q, kv, plan, tables, first, softmax_scale, out, lse, RowBuffers())
     spans = _spans(plan, q.shape[0])
     dense = [span for span in spans if span.window_start == 0]
     if dense:
@@ -104,11 +104,11 @@ def _spans(plan: SparsePlan, num_tokens: int) -> list[_Span]:
 def _attend_dense(call: _Call, spans: list[_Span]) -> None:
     end = call.first + max(span.high for span in spans)
     keys, values = key_range(call.kv, 0, end)
-    rotate_(keys, call.rope.cos[:end], call.rope.sin[:end])
+    keys = call.rope.rotate_into(torch.empty_like(keys), keys, 0)
     queries = _rotated_queries(call, spans, call.first)
-    for span in spans:
+    for span, rows in zip(spans, queries, strict=True):
         last = call.first + span.high
-        _attend(call, span, queries, keys[:, :last], values[:, :last])
+        _attend(call, span, rows, keys[:, :last], values[:, :last])
 
 
 def _attend_sparse(call: _Call, spans: list[_Span], num_selected: int) -> None:
@@ -129,24 +129,71 @@ def _attend_sparse(call: _Call, spans: list[_Span], num_selected: int) -> None:
         _attend_sparse(call, spans[middle:], num_selected)
         return
     window_k, window_v = key_range(call.kv, origin, end)
-    rotate_(window_k, rope.cos[packed:reach], rope.sin[packed:reach])
-    queries = _rotated_queries(call, spans, packed + call.first - origin)
+    window_k = rope.rotate_into(torch.empty_like(window_k), window_k, packed)
+    rows = _rotated_queries(call, spans, packed + call.first - origin)
     num_kv_heads, _, head_dim = window_k.shape
-    sinks = torch.arange(plan.sink_tokens // plan.block_size_k).expand(num_kv_heads, -1)
-    for span in spans:
+    far = _FarBlocks.of(call, spans, num_selected) if packed else None
+    for place, (span, queries) in enumerate(zip(spans, rows, strict=True)):
         shift = span.window_start - origin
         near = slice(shift, call.first + span.high - origin)
         keys, values = window_k[:, near], window_v[:, near]
-        if packed:
-            blocks = torch.cat((sinks, plan.block_indices[span.block, :, :num_selected]), 1)
-            far_k, far_v = key_blocks(call.kv, blocks, plan.block_size_k)
+        if far is not None:
             shape = (num_kv_heads, packed + keys.shape[1], head_dim)
-            joined_k, joined_v = call.buffers.keys(shape, far_k), call.buffers.values(shape, far_v)
-            at = slice(shift, shift + packed)
-            rotate_into(joined_k[:, :packed], far_k, rope.cos[at], rope.sin[at])
-            joined_k[:, packed:], joined_v[:, :packed], joined_v[:, packed:] = keys, far_v, values
+            joined_k, joined_v = call.buffers.keys(shape, keys), call.buffers.values(shape, keys)
+            rope.rotate_into(joined_k[:, :packed], far.keys(place), shift)
+            joined_k[:, packed:] = keys
+            joined_v[:, :packed] = far.values(place)
+            joined_v[:, packed:] = values
             keys, values = joined_k, joined_v
         _attend(call, span, queries, keys, values)
+
+
+@dataclass(frozen=True, slots=True)
+class _FarBlocks:
+    """Sinks and selected blocks of spans, gathered for one span at a time.
+
+    Args:
+        call: its pages, and a buffer for what was gathered last.
+        blocks: int64 [num_spans, num_kv_heads, n].
+        tables: keys and values as tables of blocks, or None where they are not.
+        rows: [num_spans, num_kv_heads * n] in the tables.
+    """
+
+    call: _Call
+    blocks: torch.Tensor
+    tables: tuple[torch.Tensor, torch.Tensor] | None
+    rows: torch.Tensor
+
+    @classmethod
+    def of(cls, call: _Call, spans: list[_Span], num_selected: int) -> _FarBlocks:
+        plan, kv, size = call.plan, call.kv, call.plan.block_size_k
+        selected = plan.block_indices[[span.block for span in spans], :, :num_selected].long()
+        sinks = torch.arange(plan.sink_tokens // size).expand(*selected.shape[:2], -1)
+        blocks = torch.cat((sinks, selected), 2)
+        k_table, v_table = (block_table(pages, size) for pages in (kv.k_pages, kv.v_pages))
+        alike = kv.k_pages.stride() == kv.v_pages.stride()
+        if k_table is None or v_table is None or not alike:
+            return cls(call, blocks, None, blocks)
+        rows = block_rows(kv.k_pages, kv.page_table, blocks, size)
+        return cls(call, blocks, (k_table, v_table), rows.flatten(1))
+
+    def keys(self, place: int) -> torch.Tensor:
+        """Of the span there: [num_kv_heads, n * block_size_k, head_dim], until the next call."""
+        return self._gather(0, place)
+
+    def values(self, place: int) -> torch.Tensor:
+        """The same of values."""
+        return self._gather(1, place)
+
+    def _gather(self, which: int, place: int) -> torch.Tensor:
+        kv, size = self.call.kv, self.call.plan.block_size_k
+        if self.tables is None:
+            pages = (kv.k_pages, kv.v_pages)[which]
+            return gather_blocks(pages, kv.page_table, self.blocks[place], size)
+        table, rows = self.tables[which], self.rows[place]
+        out = self.call.buffers.gathered((len(rows), table.shape[1]), table)
+        torch.index_select(table, 0, rows, out=out)
+        return out.view(kv.k_pages.shape[1], -1, kv.k_pages.shape[3])
 
 
 def _attend_ragged(call: _Call, spans: list[_Span], counts: list[list[int]]) -> None:
@@ -168,31 +215,28 @@ def _attend_ragged(call: _Call, spans: list[_Span], counts: list[list[int]]) -> 
             _attend_sparse(alone, [span], count)
 
 
-def _rotated_queries(call: _Call, spans: list[_Span], position: int) -> torch.Tensor:
-    """Queries of the spans, scaled; query 0 of the call stands at `position`.
+def _rotated_queries(call: _Call, spans: list[_Span], position: int) -> list[torch.Tensor]:
+    """Queries of each span, scaled; query 0 of the call stands at `position`.
 
     Returns:
-        [num_kv_heads, group, N, head_dim], of which only the spans' queries are meant to be read.
+        Per span [num_kv_heads, group * T, head_dim], rows head by head.
     """
     low, high = min(span.low for span in spans), max(span.high for span in spans)
     num_kv_heads = call.kv.k_pages.shape[1]
-    length, _, head_dim = call.q.shape
-    rows = fold_heads(call.q * call.softmax_scale, num_kv_heads)
-    by_head = rows.view(num_kv_heads, -1, length, head_dim)
-    at = slice(position + low, position + high)
-    rotate_(by_head[:, :, low:high], call.rope.cos[at], call.rope.sin[at])
-    return by_head
+    rows = fold_heads(call.q[low:high] * call.softmax_scale, num_kv_heads)
+    by_head = rows.unflatten(1, (-1, high - low))
+    by_head = call.rope.rotate_into(torch.empty_like(by_head), by_head, position + low)
+    return [by_head[:, :, span.low - low : span.high - low].flatten(1, 2) for span in spans]
 
 
 def _attend(
     call: _Call, span: _Span, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
 ) -> None:
-    """One span; its last key is that of its last query."""
-    num_kv_heads, group, _, head_dim = queries.shape
+    """One span, whose queries are [num_kv_heads, rows, head_dim]; its last key is that of its last
+    query."""
     length = span.high - span.low
-    rows = queries[:, :, span.low : span.high].reshape(num_kv_heads, -1, head_dim)
-    tail = call.buffers.tail(length, group, rows.dtype)
-    out, lse = attend_rows(rows, keys, values, tail, call.buffers, call.lse is not None)
+    tail = call.buffers.tail(length, queries.shape[1] // length, queries.dtype)
+    out, lse = attend_rows(queries, keys, values, tail, call.buffers, call.lse is not None)
     call.out[span.low : span.high] = unfold_heads(out, length)
     if call.lse is not None and lse is not None:
         call.lse[span.low : span.high] = unfold_heads(lse, length)

@@ -161,6 +161,17 @@ def test_score_pages(kind, dtype, name):
     same_scores(score_pages(*arguments, backend="cpu"), truth, 2e-6)
 
 
+def test_pages_are_scored_tile_by_tile(monkeypatch):
+    size, stride, shape = SCORED["strided"]
+    case = make_case(shape, CPU)
+    index = strided(fill(case, "bounds", torch.float32, "reference", shape.seqlen_k))
+    starts = torch.tensor([128, 144, 96], dtype=torch.int32)
+    arguments = (case.q, index, starts, case.rope, DISTANCE, size, stride, 16)
+    truth = score_pages(*arguments, backend="reference")
+    monkeypatch.setattr("hipcli.kernels.score_pages.cpu_impl.TILE_SCORES", 100)
+    same_scores(score_pages(*arguments, backend="cpu"), truth, 2e-6)
+
+
 @pytest.mark.parametrize("name", SCORED)
 def test_score_blocks(name):
     size, stride, shape = SCORED[name]
@@ -174,7 +185,7 @@ def test_score_blocks(name):
         same_scores(score_blocks(*arguments, backend="cpu"), truth, 2e-6)
 
 
-@pytest.mark.parametrize("n, k", [(1, 1), (63, 7), (111, 111), (65, 100), (1000, 128)])
+@pytest.mark.parametrize("n, k", [(1, 1), (63, 7), (111, 111), (65, 100), (1000, 128), (1003, 9)])
 def test_select(n, k):
     scores = torch.randn(3, 2, n, generator=torch.Generator().manual_seed(n))
     scores[0] = scores[0].round()
