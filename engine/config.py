@@ -18,6 +18,10 @@ MAX_NEW_TOKENS = 1 << 20
 
 # With the token before them they are one pass, which a CPU runs fast up to 16 tokens.
 MAX_DRAFT_TOKENS = 15
+# Where nobody says otherwise: measured on a CPU (docs/log.md); on a GPU a guess would cost the
+# graphs of single steps.
+CPU_DRAFT_TOKENS = 12
+GPU_DRAFT_TOKENS = 0
 
 
 @dataclass(frozen=True, slots=True)

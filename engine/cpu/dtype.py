@@ -43,7 +43,7 @@ class Processor:
     @classmethod
     def here(cls, cpuinfo: Path = Path("/proc/cpuinfo")) -> "Processor":
         """This machine's, as Linux and PyTorch tell of it."""
-        rows = {}
+        rows: dict[str, str] = {}
         with contextlib.suppress(OSError):
             for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
                 key, _, value = line.partition(":")

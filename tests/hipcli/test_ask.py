@@ -94,6 +94,17 @@ def test_json_is_one_utf8_document_with_every_field(book: str) -> None:
     assert document["warnings"] == [{"code": "test", "message": "careful", "path": ""}]
 
 
+def test_guessed_tokens_are_told(book: str) -> None:
+    engine = FakeEngine(guessed=(1200, 900))
+    usage = run_hip("ask", book, QUESTION, "--json", engine=engine).json["usage"]
+    assert (usage["drafted_tokens"], usage["accepted_tokens"]) == (1200, 900)
+    told = run_hip("ask", book, QUESTION, "-v", "--draft-tokens", "15", engine=engine)
+    assert "900 of 1,200 tokens guessed from the passages were right" in told.err
+    assert engine.requests[-1].generation.draft_tokens == 15
+    refused = run_hip("ask", book, QUESTION, "--draft-tokens", "16", engine=engine)
+    assert refused.code == 2 and "from 0 to 15" in refused.err
+
+
 def test_jsonl_ends_with_the_result(book: str) -> None:
     engine = FakeEngine(notices=("careful",))
     outcome = run_hip("ask", book, QUESTION, "--jsonl", "-vv", engine=engine)
