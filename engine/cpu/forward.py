@@ -68,15 +68,15 @@ class ArrangedModel:
         return logits.float()
 
     def _attend(self, number: int, layer: Layer, x: torch.Tensor, step: StepInput) -> torch.Tensor:
-        tokens, heads = x.shape[0], self.num_heads
-        joined = layer.qkv(layer.norm(x)).view(tokens, -1, self.head_dim)
+        heads = self.num_heads
+        joined = layer.qkv(layer.norm(x)).unflatten(-1, (-1, self.head_dim))
         if layer.query_norm is not None and layer.key_norm is not None:
             q, k, v = joined.split((heads, self.num_kv_heads, self.num_kv_heads), 1)
             joined = torch.cat((layer.query_norm(q), layer.key_norm(k), v), 1)
         step.softmax_scale = layer.softmax_scale
         step.append_joined(number, joined)
         out = step.attention.attend(number, joined[:, :heads], step)
-        return layer.out(out.reshape(tokens, -1))
+        return layer.out(out.flatten(1))
 
 
 @torch.no_grad()

@@ -63,6 +63,11 @@ class ShardStep:
         self.new_keys = k
         self.store.append(layer, self.start, k, v)
 
+    def append_joined(self, layer: int, joined: torch.Tensor) -> None:
+        """As `StepInput.append_joined`."""
+        heads = self.store.layout.num_kv_heads
+        self.append(layer, joined[:, -2 * heads : -heads], joined[:, -heads:])
+
     def end_where_written(self, layer: int) -> None:
         """As `StepInput.end_where_written`."""
         if self.keys_only and layer == self.store.layout.num_layers - 1:
