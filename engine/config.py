@@ -89,8 +89,9 @@ class EngineConfig:
         device: auto (a GPU where there is one), cpu, cuda, cuda:N.
         dtype: auto, bfloat16, float32.
         kv_dtype: a name in KV_DTYPES; fp8_e4m3 takes half the memory of bfloat16, GPU only.
-        gpu_memory_bytes, host_memory_bytes: most that weights, keys and values may take on a GPU,
-            or on a CPU; 0 for what there is.
+        gpu_memory_bytes: most that weights, keys and values may take on a GPU; 0 for what there is.
+        host_memory_bytes: most that the process should take where the model runs on a CPU; keys
+            and values beyond it stay in files. 0 for most of what is free.
         method: a name in METHODS.
         method_settings: fields of the method's config that differ from its defaults.
         prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple
