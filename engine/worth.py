@@ -61,6 +61,7 @@ def _layer_worth(store: KVStore, layer: int, pages: int) -> torch.Tensor:
     for first in range(0, pages, PIECE_PAGES):
         keys = _keys(store, layer, slice(first, min(first + PIECE_PAGES, pages)))
         # [n, num_kv_heads, page_size]: squared distances in units of the spread.
+        store.relieve()
         far = ((keys - mean) @ whitening).square().sum(-1)
         found.append(far.topk(UNUSUAL_TOKENS, dim=-1).values.mean(-1))
         sums += far.sum((0, 2))

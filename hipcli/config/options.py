@@ -133,7 +133,8 @@ MACHINE = (
         "host_memory",
         str,
         None,
-        "The same for the main memory where the model runs on the processor.",
+        "Most main memory to take where the model runs on the processor, as in 2GiB (default: what"
+        " is free). Keys and values beyond it stay on disk; refuse only what cannot.",
         metavar="SIZE",
     ),
     Option(
