@@ -12,6 +12,7 @@ import torch
 from hipcli.engine.errors import DamagedSessionError, NotCachedError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, SessionInfo
 from hipcli.engine.methods.base import Method
+from hipcli.engine.overflow import overflow
 from hipcli.engine.pace import Pace
 from hipcli.engine.passes import PrefillPass
 from hipcli.engine.request import AskRequest
@@ -108,7 +109,7 @@ class ContextReader:
     def pruned(self, context: Context, keep: float) -> Context:
         """What is kept of a context that is saved nowhere; a copy, the context stays whole."""
         if not context.worth:
-            context.worth = page_worth(context.store).tolist()
+            context.worth = self._worth(context.store)
         settings = self.identity.get("method", {})
         pages = chosen_pages(context.worth, context.store.length, settings, keep)
         tokens = len(pages) * PAGE_TOKENS + self.spare_tokens
@@ -160,6 +161,11 @@ class ContextReader:
         context_tokens = context_tokens or len(self.request.context_ids)
         return self.runner.new_store(context_tokens + self.spare_tokens)
 
+    def _worth(self, store: KVStore) -> list[float]:
+        """What each page of a context is worth keeping."""
+        worth: list[float] = page_worth(store).tolist()
+        return worth
+
     def _info(self, session: Session, *, reused: bool) -> SessionInfo:
         manifest = session.manifest
         return SessionInfo(
@@ -207,6 +213,7 @@ class ContextReader:
     def _without_session(self) -> Generator[Event, None, Context]:
         self._session = None
         store = self._new_store()
+        yield from overflow(store, self.disk)
         started = time.perf_counter()
         yield from self._prefill(store, 0)
         return Context(store, SessionInfo(), 0, time.perf_counter() - started)
@@ -244,7 +251,7 @@ class ContextReader:
             store.flush()
             if own is not None and own.keeps_state and store.companion is not None:
                 write_companion(session.folder, store.companion.tensors(), self.disk)
-            session.remember_worth(page_worth(store).tolist())
+            session.remember_worth(self._worth(store))
             fewer = saved.prune(session) if saved.ratio < 1 else None
             if fewer is None:
                 session.finish()

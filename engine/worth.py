@@ -61,6 +61,7 @@ def _layer_worth(store: KVStore, layer: int, pages: int) -> torch.Tensor:
     for first in range(0, pages, PIECE_PAGES):
         keys = _keys(store, layer, slice(first, min(first + PIECE_PAGES, pages)))
         # [n, num_kv_heads, page_size]: squared distances in units of the spread.
+        store.relieve()
         far = ((keys - mean) @ whitening).square().sum(-1)
         found.append(far.topk(UNUSUAL_TOKENS, dim=-1).values.mean(-1))
         sums += far.sum((0, 2))
@@ -76,10 +77,14 @@ def _spread(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     [num_kv_heads, head_dim, head_dim] that make their spread equal in all directions."""
     mean = keys.mean(1, keepdim=True)
     centred = keys - mean
-    covariance = centred.transpose(1, 2) @ centred / keys.shape[1]
+    return mean, whitened(centred.transpose(1, 2) @ centred / keys.shape[1])
+
+
+def whitened(covariance: torch.Tensor) -> torch.Tensor:
+    """What makes a spread [num_kv_heads, head_dim, head_dim] equal in all directions."""
     spread, directions = torch.linalg.eigh(covariance)
     least = LEAST_SPREAD * spread[:, -1:].clamp(min=1e-12)
-    return mean, directions * spread.maximum(least).rsqrt().unsqueeze(1)
+    return directions * spread.maximum(least).rsqrt().unsqueeze(1)
 
 
 def _keys(store: KVStore, layer: int, which: slice) -> torch.Tensor:

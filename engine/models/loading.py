@@ -23,8 +23,6 @@ DTYPES = {
     "fp32": "float32",
     "float32": "float32",
 }
-# Instructions that make bf16 products faster than fp32 ones on a CPU.
-_BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "amx_tile"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +69,7 @@ def load(
     check_config(read_json(folder.path / "config.json"), folder.name)
     identity = weights_digest(folder.path, models_dir, verify=verify_weights)
     device = pick_device(device)
-    dtype = pick_dtype(dtype, device)
+    dtype = pick_dtype(dtype, device, models_dir)
     model = _built(folder, dtype) if device == "cpu" else None
     if model is None:
         model = _from_pretrained(folder, device, dtype)
@@ -101,10 +99,18 @@ def pick_device(device: str) -> str:
     return f"cuda:{int(number or 0)}"
 
 
-def pick_dtype(dtype: str, device: str) -> str:
-    """`auto` resolved: bf16 on a GPU (fp16 where it has none) and on CPUs with instructions for
-    it, else fp32."""
+def pick_dtype(dtype: str, device: str, models_dir: Path | None = None) -> str:
+    """`auto` resolved: bf16 on a GPU (fp16 where it has none) and on CPUs that are fast with it,
+    else fp32.
+
+    Args:
+        dtype: `auto` or one of `DTYPES`.
+        device: as `pick_device` returns it.
+        models_dir: where is remembered what had to be measured.
+    """
     import torch
+
+    from hipcli.engine.cpu.dtype import Processor, prefers_bf16
 
     if dtype != "auto":
         if dtype not in DTYPES:
@@ -114,20 +120,7 @@ def pick_dtype(dtype: str, device: str) -> str:
         return DTYPES[dtype]
     if device.startswith("cuda"):
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
-    return "bfloat16" if _cpu_has_bf16(torch) else "float32"
-
-
-def _cpu_has_bf16(torch_module: Any, cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    asked = [getattr(torch_module.cpu, name, None) for name in probes]
-    if any(asked):
-        return any(probe() for probe in asked if probe)
-    try:
-        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return bool(_BF16_CPU_FLAGS & set(line.split()))
+    return "bfloat16" if prefers_bf16(Processor.here(), models_dir) else "float32"
 
 
 def _built(folder: ModelFolder, dtype: str) -> Any:

@@ -24,6 +24,7 @@ from hipcli.engine.config import (
     GPU_DRAFT_TOKENS,
     KV_DTYPES,
     MAX_DRAFT_TOKENS,
+    WEIGHT_FORMS,
     EngineConfig,
     GenerationConfig,
 )
@@ -39,6 +40,18 @@ def completion_requested() -> bool:
 def switched_on(name: str) -> bool:
     """True when the environment switches a flag on, for errors before Typer has read it."""
     return os.environ.get(f"HIP_{name.upper()}", "").lower() in ("1", "true", "t", "yes", "y", "on")
+
+
+def told_rank() -> dict[str, str] | None:
+    """What torchrun, or whoever starts processes as it does, tells each of them: rank, world_size,
+    local_rank, master_addr, master_port, torchelastic_use_agent_store; None where nobody did."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(os.environ.get(name) for name in names):
+        return None
+    others = {"LOCAL_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    told = {name: os.environ[name] for name in names}
+    told |= {name: os.environ.get(name, usual) for name, usual in others.items()}
+    return {name.lower(): value for name, value in told.items()}
 
 
 MODELS_DIR = (
@@ -85,6 +98,23 @@ MACHINE = (
         choices=KV_DTYPES,
     ),
     Option(
+        "weights",
+        str,
+        default_of(EngineConfig, "weights"),
+        "Weights in memory as --dtype says, or in 8 bits: faster answers on a processor, and a "
+        "little different ones.",
+        choices=WEIGHT_FORMS,
+    ),
+    Option(
+        "threads",
+        int,
+        None,
+        "Threads that compute on the processor; without it one for each core, or as many as a "
+        "container may use.",
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
         "calibrated",
         bool,
         default_of(EngineConfig, "calibrated"),
@@ -103,7 +133,8 @@ MACHINE = (
         "host_memory",
         str,
         None,
-        "The same for the main memory where the model runs on the processor.",
+        "Most main memory to take where the model runs on the processor, as in 2GiB (default: what"
+        " is free). Keys and values beyond it stay on disk; refuse only what cannot.",
         metavar="SIZE",
     ),
     Option(
@@ -121,6 +152,33 @@ MACHINE = (
         "What to do with more tokens than fit: stop, or keep the head, the tail, or both ends "
         "(middle leaves out the middle).",
         choices=("error", "head", "tail", "middle"),
+    ),
+)
+
+RANKS = (
+    Option(
+        "gpus",
+        int,
+        1,
+        "Spread a context over so many GPUs of this machine; with --device cpu over so many "
+        "processes.",
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
+        "placement",
+        str,
+        "interleaved",
+        "Which pages of a context lie on which of several GPUs: in turn, or in equal runs.",
+        choices=("interleaved", "contiguous"),
+    ),
+    Option(
+        "rank_timeout",
+        int,
+        30,
+        "Give up when one of several GPUs was not heard of for so long.",
+        minimum=3,
+        metavar="SECONDS",
     ),
 )
 
@@ -267,6 +325,7 @@ TALK = (
 # The name of the help section for each group. `hip ask` takes all of these.
 SECTIONS = {
     "Model": MODEL + MODELS_DIR + MACHINE,
+    "Several GPUs": RANKS,
     "Method": METHOD,
     "Answer": ANSWER,
     "Documents": READING,

@@ -1,7 +1,6 @@
 """Loading: the stock model comes out, and anything wrong with the files is said."""
 
 import json
-import types
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from hipcli.engine.errors import ModelError, UsageError
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.models import ModelFolder, load, pick_device, pick_dtype
 from hipcli.engine.models.decoder import Decoder
-from hipcli.engine.models.loading import _cpu_has_bf16
 from hipcli.engine.runner import Runner
 from tests.engine.models import toy_models
 from tests.engine.tiny import prefill_logits
@@ -165,24 +163,3 @@ def test_auto_dtype(monkeypatch):
     assert pick_dtype("auto", "cuda:0") == "bfloat16"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
     assert pick_dtype("auto", "cuda:0") == "float16"
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False, raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
-    assert pick_dtype("auto", "cpu") == "bfloat16"
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
-    assert pick_dtype("auto", "cpu") == "float32"
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("flags\t\t: fpu sse avx512_bf16 avx\n", True),
-        ("flags\t\t: fpu amx_tile\n", True),
-        ("flags\t\t: fpu avx512f\n", False),
-        ("", False),
-    ],
-)
-def test_the_cpu_is_asked_where_torch_cannot_tell(tmp_path, text, expected):
-    (tmp_path / "cpuinfo").write_text(text)
-    old_torch = types.SimpleNamespace(cpu=types.SimpleNamespace())
-    assert _cpu_has_bf16(old_torch, tmp_path / "cpuinfo") is expected
-    assert _cpu_has_bf16(old_torch, tmp_path / "none") is False
