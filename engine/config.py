@@ -34,7 +34,7 @@ class GenerationConfig:
         seed: of the sampling.
         draft_tokens: at most so many tokens are guessed from the passages and checked in one pass,
             from 0 (none) to `MAX_DRAFT_TOKENS`; None for what is fastest on the device. The answer
-            is the same.
+            is the same up to rounding.
     """
 
     max_new_tokens: int = 512

@@ -251,7 +251,7 @@ ANSWER = (
         int,
         default_of(GenerationConfig, "draft_tokens"),
         f"Most tokens guessed from the passages and checked at once, up to {MAX_DRAFT_TOKENS}; 0 "
-        "guesses none. The answer is the same, quotes come faster (default: "
+        "guesses none. The answer is the same up to rounding, quotes come faster (default: "
         f"{CPU_DRAFT_TOKENS} on a processor, {GPU_DRAFT_TOKENS} on a GPU).",
         minimum=0,
         metavar="N",
