@@ -58,6 +58,7 @@ class Standing:
         capacity_blocks, free_blocks, lendable_blocks, waiting_blocks: as it last said.
         local_blocks: of its own requests, what each has here.
         unplaced_blocks: of its own requests, what nobody has set aside.
+        unplaced_since: when each of them was first heard of, seconds.
         guest_blocks: of other instances' requests.
         away_blocks: of its own requests, by creditor.
         admitted_blocks: of requests that a plan assumes to be admitted, once it is carried out.
@@ -70,6 +71,7 @@ class Standing:
     waiting_blocks: tuple[int, ...]
     local_blocks: dict[str, int] = field(default_factory=dict)
     unplaced_blocks: dict[str, int] = field(default_factory=dict)
+    unplaced_since: dict[str, float] = field(default_factory=dict)
     guest_blocks: int = 0
     away_blocks: dict[str, int] = field(default_factory=dict)
     admitted_blocks: tuple[int, ...] = ()
@@ -133,11 +135,11 @@ class Scheduler:
     ) -> dict[str, int]:
         """Room for blocks that have none; what is missing still is shared out to be set aside.
 
-        The one that has got farthest is first, and two never ask the same creditors: if each held
-        half of the pool they would wait for one another for ever.
+        First come, first served, and two never ask the same creditors: if each held half of the
+        pool they would wait for one another for ever.
         """
         waiting = [
-            (not one.away_blocks, blocks, one.name, request)
+            (one.unplaced_since.get(request, 0.0), blocks, one.name, request)
             for one in state.values()
             for request, blocks in one.unplaced_blocks.items()
         ]
@@ -186,8 +188,11 @@ class Scheduler:
         creditors = self._by_room(state, name)
         near = [one for one in creditors if self._config.near(name, one.name)]
         # The owner admits nothing else meanwhile, so all of its memory is for this request.
-        room = state[name].capacity_blocks - state[name].local_blocks.get(request, 0)
-        room += sum(int(self._config.use_below * one.capacity_blocks) for one in near)
+        owner = state[name]
+        room = owner.capacity_blocks - owner.local_blocks.get(request, 0)
+        for one in near:
+            lent = owner.away_blocks.get(one.name, 0)
+            room += max(0, int(self._config.use_below * one.capacity_blocks) - lent)
         return near if room >= blocks else creditors
 
     def _by_room(self, state: dict[str, Standing], debtor: str) -> list[Standing]:
