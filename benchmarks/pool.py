@@ -1,6 +1,6 @@
 """A pooled KV cache against instances on their own: tokens a second, simulated on 32 A100.
 
-    python benchmarks/pool.py [--requests 20000] [--model 7b] [--seed 0] [--sensitivity]
+    python benchmarks/pool.py [--requests 2000] [--model 7b] [--seed 0] [--sensitivity]
 
 Nothing here is measured on a GPU: instances are tables (`engine/pool/simulation/hardware.py`), the
 managers and the scheduler are those of a real pool. What is assumed is printed above the table.
@@ -118,7 +118,7 @@ def told(base: ClusterConfig) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--requests", type=int, default=2_000)
     parser.add_argument("--model", choices=SHAPES, default="7b")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--traces", type=int, nargs="*", default=range(len(traces.TRACES)))

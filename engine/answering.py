@@ -11,6 +11,7 @@ inside the trained window.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +24,7 @@ from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.pace import Pace
 from hipcli.engine.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
-from hipcli.engine.passes import AnswerPass, PrefillPass, QuestionPass, UnvotedPass
+from hipcli.engine.passes import AnswerPass, Passes, PrefillPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.sampler import Sampler
@@ -58,6 +59,7 @@ class Answerer:
         stop_ids: tokens that end an answer.
         words: the words of the question, each with its spellings in tokens.
         head_weights: what the vote of each head counts, as in `Ballot`.
+        passes: makers of the passes that look at `store`.
 
     Attributes:
         mode: dense, attend, share or reread, once `start` has run.
@@ -76,6 +78,7 @@ class Answerer:
     stop_ids: frozenset[int]
     words: Sequence[tuple[Spelling, ...]] = ()
     head_weights: torch.Tensor | None = None
+    passes: Passes = field(default_factory=Passes)
     mode: str = ""
     evidence: tuple[Evidence, ...] = ()
     reread_tokens: int = 0
@@ -104,8 +107,9 @@ class Answerer:
         words = (start, end) if end > start else (0, len(question) - head)
         self.mode = self._resolve_mode(len(question) - head)
         if not self.request.rounds:
-            asking = UnvotedPass(self.method, words)
-            return self._run(question[head:], asking, tail.length), AnswerPass(self.method)
+            asking = self.passes.unvoted(self.method, words)
+            logits = self._run(question[head:], asking, tail.length)
+            return logits, self.passes.answer(self.method)
         ballot = self._ballot(context_tokens, words)
         if self.words:
             ballot.coverage = coverage(self.request.context_ids, self.words)
@@ -120,12 +124,12 @@ class Answerer:
                 again.coverage = ballot.coverage
                 logits = self._ask(question[head:], again, tail)
             if self.mode == "dense" or not self.method.follows_votes:
-                return logits, AnswerPass(self.method)
-            return logits, AnswerPass(self.method, self._voted(ballot))
+                return logits, self.passes.answer(self.method)
+            return logits, self.passes.answer(self.method, self._voted(ballot))
         if self.mode == "reread":
             return self._reread(question)
         self.store.rewind(tail)
-        answering = AnswerPass(self.method, self._voted(ballot))
+        answering = self.passes.answer(self.method, self._voted(ballot))
         return self._run(question[head:], answering, tail.length), answering
 
     def _ballot(self, context_tokens: int, words: tuple[int, int]) -> Ballot:
@@ -145,7 +149,8 @@ class Answerer:
     def _ask(self, ids: torch.Tensor, ballot: Ballot, before: Tail) -> torch.Tensor:
         """Run tokens of a question behind what `before` ends with; logits of the next token."""
         self.store.rewind(before)
-        asking = QuestionPass(self.method, ballot, self.budget_tokens, QUESTION_BLOCK_TOKENS)
+        budget_tokens, size = self.budget_tokens, QUESTION_BLOCK_TOKENS
+        asking = self.passes.question(self.method, ballot, budget_tokens, size)
         return self._run(ids, asking, before.length)
 
     def _later_rounds(self, ballot: Ballot, question: torch.Tensor, before: Tail) -> None:
@@ -252,13 +257,13 @@ class Answerer:
         logits, attention = self.start()
         room = generation.max_new_tokens
         self.drafter = self._new_drafter()
-        for token in generate(
-            self.runner, self.store, attention, sampler, logits, room, self.drafter
-        ):
-            if token in self.stop_ids:
-                self.finish_reason = "stop"
-                return
-            yield token
+        told = generate(self.runner, self.store, attention, sampler, logits, room, self.drafter)
+        with closing(told) as tokens:
+            for token in tokens:
+                if token in self.stop_ids:
+                    self.finish_reason = "stop"
+                    return
+                yield token
 
     def _new_drafter(self) -> Drafter | None:
         most = draft_tokens(self.request.generation.draft_tokens, self.runner.backend)

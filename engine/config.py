@@ -8,6 +8,8 @@ from hipcli.engine.sessions.names import check_name
 
 # Of keys and values in the store; auto is the dtype of the weights.
 KV_DTYPES = ("auto", "fp8_e4m3")
+# Of weights in memory; auto has them in the dtype.
+WEIGHT_FORMS = ("auto", "int8")
 ANSWER_MODES = ("auto", "attend", "share", "reread")
 
 
@@ -16,6 +18,10 @@ MAX_NEW_TOKENS = 1 << 20
 
 # With the token before them they are one pass, which a CPU runs fast up to 16 tokens.
 MAX_DRAFT_TOKENS = 15
+# Where nobody says otherwise: measured on a CPU (docs/log.md); on a GPU a guess would cost the
+# graphs of single steps.
+CPU_DRAFT_TOKENS = 12
+GPU_DRAFT_TOKENS = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,9 @@ class EngineConfig:
         device: auto (a GPU where there is one), cpu, cuda, cuda:N.
         dtype: auto, bfloat16, float32.
         kv_dtype: a name in KV_DTYPES; fp8_e4m3 takes half the memory of bfloat16, GPU only.
+        weights: a name in WEIGHT_FORMS; int8 takes half the memory of bfloat16 and answers
+            faster, and a little differently; CPU only.
+        threads: of a processor's matrix products; 0 has one for each core it may use.
         gpu_memory_bytes: most that weights, keys and values may take on a GPU; 0 for what there is.
         host_memory_bytes: most that the process should take where the model runs on a CPU; keys
             and values beyond it stay in files. 0 for most of what is free.
@@ -106,6 +115,8 @@ class EngineConfig:
     device: str = "auto"
     dtype: str = "auto"
     kv_dtype: str = "auto"
+    weights: str = "auto"
+    threads: int = 0
     gpu_memory_bytes: int = 0
     host_memory_bytes: int = 0
     method: str = "hip"
@@ -119,6 +130,10 @@ class EngineConfig:
             raise ValueError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N")
         if self.kv_dtype not in KV_DTYPES:
             raise ValueError(f"kv_dtype is {self.kv_dtype!r}; it must be {' or '.join(KV_DTYPES)}")
+        if self.weights not in WEIGHT_FORMS:
+            raise ValueError(f"weights is {self.weights!r}; it must be {' or '.join(WEIGHT_FORMS)}")
+        if self.threads < 0:
+            raise ValueError(f"threads is {self.threads}; it must be 0 or more")
         chunk = self.prefill_chunk_tokens
         if chunk < 0 or chunk % 64:
             raise ValueError(f"prefill_chunk_tokens is {chunk}; it must be 0 or a multiple of 64")

@@ -109,7 +109,7 @@ class ContextReader:
     def pruned(self, context: Context, keep: float) -> Context:
         """What is kept of a context that is saved nowhere; a copy, the context stays whole."""
         if not context.worth:
-            context.worth = page_worth(context.store).tolist()
+            context.worth = self._worth(context.store)
         settings = self.identity.get("method", {})
         pages = chosen_pages(context.worth, context.store.length, settings, keep)
         tokens = len(pages) * PAGE_TOKENS + self.spare_tokens
@@ -160,6 +160,11 @@ class ContextReader:
         """For so many tokens of context, or all of them."""
         context_tokens = context_tokens or len(self.request.context_ids)
         return self.runner.new_store(context_tokens + self.spare_tokens)
+
+    def _worth(self, store: KVStore) -> list[float]:
+        """What each page of a context is worth keeping."""
+        worth: list[float] = page_worth(store).tolist()
+        return worth
 
     def _info(self, session: Session, *, reused: bool) -> SessionInfo:
         manifest = session.manifest
@@ -246,7 +251,7 @@ class ContextReader:
             store.flush()
             if own is not None and own.keeps_state and store.companion is not None:
                 write_companion(session.folder, store.companion.tensors(), self.disk)
-            session.remember_worth(page_worth(store).tolist())
+            session.remember_worth(self._worth(store))
             fewer = saved.prune(session) if saved.ratio < 1 else None
             if fewer is None:
                 session.finish()

@@ -5,7 +5,7 @@ decode step is one CUDA graph, one graph for each thing a step may do (see `Sche
 token feeds the next step on the device, and the host reads tokens one step behind.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +31,7 @@ def generate(
     logits: torch.Tensor,
     max_new_tokens: int,
     drafter: Drafter | None = None,
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     """Token ids of an answer.
 
     Args:

@@ -44,6 +44,15 @@ def check_kv_dtype(kv_dtype: str, device: str) -> None:
         )
 
 
+def check_weights(weights: str, device: str) -> None:
+    """Raise UsageError unless weights can be kept like that on the device."""
+    if weights == "int8" and device != "cpu":
+        raise UsageError(
+            f"--weights int8 is for processors, and the model would run on {device}",
+            "leave it at auto, or add --device cpu",
+        )
+
+
 def check_kv_fits(layout: KVLayout, capacity_tokens: int, device: torch.device) -> None:
     """Raise DoesNotFitError unless the KV of that many tokens fits the device (CUDA only)."""
     if device.type != "cuda":

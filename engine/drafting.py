@@ -14,15 +14,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hipcli.engine.config import CPU_DRAFT_TOKENS, GPU_DRAFT_TOKENS
 from hipcli.engine.passages import choose_passages
 
 # What is looked for: the longest of these that is found.
 GRAMS = (3, 2)
-
-# Tokens of a proposal at most, where nobody says otherwise: on a CPU (docs/log.md), and on a GPU,
-# whose graphs of single steps are faster than what a proposal saves.
-CPU_DRAFT_TOKENS = 8
-GPU_DRAFT_TOKENS = 0
 
 # Passages that are searched hold so many tokens together.
 DRAFT_EVIDENCE_TOKENS = 2048

@@ -94,7 +94,7 @@ class Engine:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Model (id, revision, format, dtype, device, digest of calibrated heads or None),
+        """Model (id, revision, format, dtype, weights, device, digest of calibrated heads or None),
         method (name, settings), hard limit."""
         settings = asdict(make_config(self.config.method, self.config.method_settings))
         return {
@@ -103,6 +103,7 @@ class Engine:
                 "revision": self.folder.revision,
                 "format": self.folder.format,
                 "dtype": self._loaded.dtype if self._loaded else self.config.dtype,
+                "weights": self.config.weights,
                 "device": self._loaded.device if self._loaded else self.config.device,
                 "heads": self.heads.digest if self.heads else None,
             },

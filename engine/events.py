@@ -79,8 +79,8 @@ class Result:
 
     `finish_reason` is stop, length or interrupted; `mode` is how it was answered in the end (dense,
     attend, share, reread); `reread_tokens` are those of the short prompt of a reread, the question
-    left out; of the answer's tokens `accepted_tokens` were guessed rightly, of `drafted_tokens`;
-    `timings` are seconds, `memory` bytes.
+    left out; `drafted_tokens` were guessed, `accepted_tokens` of them rightly; `timings` are
+    seconds, `memory` bytes.
     """
 
     answer: str

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from hipcli.engine.config import EngineConfig
-from hipcli.engine.device import GPU_DENSE_TOKENS, check_kv_dtype, chunk_tokens
+from hipcli.engine.device import GPU_DENSE_TOKENS, check_kv_dtype, check_weights, chunk_tokens
 from hipcli.engine.errors import ModelError, UsageError
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
@@ -54,7 +54,11 @@ class LoadedEngine:
             ModelError: they are missing, damaged, or of an architecture hip does not run there.
             UsageError: the device or the dtype is not to be had.
         """
-        check_kv_dtype(config.kv_dtype, pick_device(config.device))
+        device = pick_device(config.device)
+        check_kv_dtype(config.kv_dtype, device)
+        check_weights(config.weights, device)
+        if config.threads:
+            torch.set_num_threads(config.threads)
         loaded = load(
             folder,
             device=config.device,
@@ -68,7 +72,7 @@ class LoadedEngine:
         limit = None
         if loaded.device == "cpu":
             limit = HostLimit.of(config.host_memory_bytes, config.models_dir)
-        runner = Runner(loaded.model, config.kv_dtype, host_limit=limit)
+        runner = Runner(loaded.model, config.kv_dtype, weights=config.weights, host_limit=limit)
         _check_kernels(runner, folder.name)
         method = _method(config, runner, folder)
         rope = getattr(loaded.config, "rope_parameters", None) or {}
@@ -82,6 +86,8 @@ class LoadedEngine:
             "rope": {str(key): repr(value) for key, value in dict(rope).items()},
             "method": _method_record(config, method),
         }
+        if config.weights != "auto":
+            identity["weights_as"] = config.weights
         # A query this far away is inside the trained window and beyond the reach of local heads.
         distance = min(1024, runner.trained_tokens // 2)
         return cls(runner, method, identity, folder, loaded.dtype, loaded.device, distance)

@@ -46,6 +46,8 @@ def fuse_norms(model: nn.Module) -> int:
             epsilon = getattr(norm, "variance_epsilon", None)
             if not isinstance(weight, nn.Parameter) or not isinstance(epsilon, float):
                 continue
+            if isinstance(norm, FusedNorm):
+                continue
             fused = FusedNorm(weight, epsilon)
             if _alike(norm, fused):
                 setattr(parent, name, fused)

@@ -43,9 +43,12 @@ def check_memory(config: EngineConfig, folder: ModelFolder, capacity_tokens: int
         return
     import torch
 
-    dtype = getattr(torch, pick_dtype(config.dtype, device))
+    dtype = getattr(torch, pick_dtype(config.dtype, device, config.models_dir))
     layout = _layout(folder, dtype, config.kv_dtype == "fp8_e4m3")
     weights, kv = _weights_bytes(folder, dtype), _needed_bytes(layout, capacity_tokens, on_gpu)
+    if config.weights == "int8" and not on_gpu:
+        # Embeddings keep their dtype; norms are nothing beside them.
+        weights = weights // dtype.itemsize + _embedding_bytes(folder, dtype)
     if weights + kv <= limit:
         return
     flag = "--gpu-memory" if on_gpu else "--host-memory"
@@ -75,6 +78,12 @@ def _weights_bytes(folder: ModelFolder, dtype: "torch.dtype") -> int:
     """Bytes of all weights once they are loaded as `dtype`."""
     tensors = (tensor for file in weight_files(folder.path) for tensor in read_header(file))
     return sum(prod(tensor.shape) for tensor in tensors) * dtype.itemsize
+
+
+def _embedding_bytes(folder: ModelFolder, dtype: "torch.dtype") -> int:
+    """Bytes of the table of embeddings."""
+    config: dict[str, Any] = read_json(folder.path / "config.json")
+    return int(config["vocab_size"]) * int(config["hidden_size"]) * dtype.itemsize
 
 
 def _layout(folder: ModelFolder, dtype: "torch.dtype", quantised: bool) -> KVLayout:

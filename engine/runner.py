@@ -2,18 +2,20 @@
 
 The model's rotary module is replaced by one that rotates nothing, so that keys reach the store
 un-rotated, and the attention of every layer is ours through Transformers' attention interface.
+A `models.decoder.Decoder` is not called: `cpu/` runs it from its parts.
 The state of a pass travels as the keyword argument `hip_step`; there is no global.
 """
 
 import contextlib
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import AttentionInterface
 
 from hipcli.engine.cpu.forward import ArrangedModel, arrange
 from hipcli.engine.device import check_kv_fits
+from hipcli.engine.models.decoder import Decoder
 from hipcli.engine.norms import fuse_norms
 from hipcli.engine.rope import IdentityRotary, RopeTables
 from hipcli.engine.step import KeysWritten, StepInput
@@ -45,16 +47,23 @@ def _attention(
     return out.unsqueeze(0), None
 
 
-AttentionInterface.register("hip", _attention)
+@cache
+def _register() -> None:
+    """Make the attention known to Transformers, which takes its time to import."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register("hip", _attention)
 
 
 class Runner:
     """A model whose attention is hip's.
 
     Args:
-        model: a Transformers causal language model in eval mode; it is changed in place.
+        model: a Transformers causal language model, or a `Decoder`, in eval mode; it is changed in
+            place.
         kv_dtype: how keys and values are stored, a name in `config.KV_DTYPES`.
         backend: of the kernels, or "auto" for the one of the model's device.
+        weights: how they are kept on a CPU, a name in `config.WEIGHT_FORMS`.
         host_limit: of the process's memory where the model runs on a CPU, or None.
     """
 
@@ -63,6 +72,7 @@ class Runner:
         model: Any,
         kv_dtype: str = "auto",
         backend: str = "auto",
+        weights: str = "auto",
         host_limit: HostLimit | None = None,
     ) -> None:
         config = model.config
@@ -73,11 +83,13 @@ class Runner:
         self.backend = resolve(backend, self.device)
         self.tables = RopeTables.of(model.model.rotary_emb, self._table_dtype(), self.device)
         model.model.rotary_emb = IdentityRotary(self.tables.rotary_dim)
-        model.config._attn_implementation = "hip"
+        if not isinstance(model, Decoder):
+            _register()
+            model.config._attn_implementation = "hip"
         fuse_norms(model)
         self._arranged: ArrangedModel | None = None
         if self.device.type == "cpu":
-            self._arranged = arrange(model)
+            self._arranged = arrange(model, weights)
         self.num_heads = config.num_attention_heads
         self.layout = KVLayout(
             num_layers=config.num_hidden_layers,

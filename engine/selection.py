@@ -56,13 +56,13 @@ def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
     return x.unsqueeze(1).expand(-1, times, *x.shape[1:]).flatten(0, 1).contiguous()
 
 
-def within_reach(index: PageIndex, window_starts: torch.Tensor) -> PageIndex:
+def within_reach(index: PageIndex, window_starts: torch.Tensor, backend: str) -> PageIndex:
     """The summaries in front of the last window, which are all that can be chosen.
 
-    A store has room for the whole context from the first chunk on. On a GPU nothing is left out:
-    to ask how far the windows reach would wait for it.
+    A store has room for the whole context from the first chunk on. For a GPU nothing is left out:
+    to ask how far the windows reach would wait for it, and its kernels want all summaries.
     """
-    if window_starts.device.type != "cpu":
+    if backend != "cpu":
         return index
     last = int(window_starts.max()) // index.page_size
     scales = None if index.scales is None else index.scales[:, :last]
@@ -208,9 +208,17 @@ def best_blocks(
     return select_blocks(shares, num_blocks, pages, backend=backend)
 
 
-def between(scores: torch.Tensor, sink_tokens: int, window_starts: torch.Tensor) -> torch.Tensor:
-    """Scores [N, num_kv_heads, num_pages] with -inf for pages outside [sinks, window start)."""
-    page = torch.arange(scores.shape[-1], device=scores.device)
+def between(
+    scores: torch.Tensor,
+    sink_tokens: int,
+    window_starts: torch.Tensor,
+    pages: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Scores [N, num_kv_heads, num_pages] with -inf for pages outside [sinks, window start).
+
+    `pages` int64 [num_pages] tells which they are; None for all from the first on.
+    """
+    page = torch.arange(scores.shape[-1], device=scores.device) if pages is None else pages
     inside = (page >= sink_tokens // PAGE_TOKENS) & (page < window_starts[:, None] // PAGE_TOKENS)
     return scores.masked_fill(~inside[:, None], -torch.inf)
 
@@ -230,7 +238,15 @@ def token_scores(
     """
     kv = step.store.kv[layer]
     at = torch.arange(tokens.start, tokens.stop, device=q.device)
-    keys = gather_tokens(kv.k_pages, kv.page_table, at, kv.k_scales).float()
+    keys = gather_tokens(kv.k_pages, kv.page_table, at, kv.k_scales)
+    return key_scores(q, keys, step, distance_tokens)
+
+
+def key_scores(
+    q: torch.Tensor, keys: torch.Tensor, step: Step, distance_tokens: int
+) -> torch.Tensor:
+    """`token_scores` of keys [num_kv_heads, n, head_dim], un-rotated."""
+    keys = keys.float()
     positions = torch.full((len(q),), distance_tokens, device=q.device)
     tables = step.tables.first(distance_tokens + 1)
     rows = rotate(q, positions, tables, backend=step.store.backend).float()

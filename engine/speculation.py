@@ -11,7 +11,7 @@ that is the last bit, in bf16 two tokens whose logits differ by less than such a
 places, as they may between two machines. A guess counts only if it is what its own row draws.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 
@@ -36,7 +36,7 @@ def generate_drafted(
     logits: torch.Tensor,
     max_new_tokens: int,
     drafter: Drafter,
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     """Token ids of an answer; see `decoding.generate`, whose arguments these are.
 
     Args:
@@ -56,13 +56,16 @@ def generate_drafted(
         rows = runner.logits(torch.tensor([token, *draft]), step, keep=len(draft) + 1)
         accepted = 0
         token = sampler.pick(rows[0])
-        while accepted < len(draft) and token == draft[accepted]:
-            accepted += 1
-            store.length = start + accepted
-            yield token
-            count += 1
-            drafter.push(token)
-            token = sampler.pick(rows[accepted])
+        try:
+            while accepted < len(draft) and token == draft[accepted]:
+                accepted += 1
+                store.length = start + accepted
+                yield token
+                count += 1
+                drafter.push(token)
+                token = sampler.pick(rows[accepted])
+        finally:
+            # Also where the answer ends among the guesses.
+            drafter.judge(len(draft), accepted)
         store.length = start + accepted + 1
-        drafter.judge(len(draft), accepted)
         count += 1

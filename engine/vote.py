@@ -231,15 +231,16 @@ class Ballot:
 
 
 def head_votes(
-    own_words: tuple[int, int], page_max: torch.Tensor, lse: torch.Tensor
+    own_words: tuple[int, int], page_max: torch.Tensor, lse: torch.Tensor, all_pages: int = 0
 ) -> torch.Tensor:
     """How each word votes by each head of one layer: fp32 [words, num_heads, num_pages].
 
     Args:
         own_words: which tokens of the pass vote, [start, end); the others are scaffold.
         page_max, lse: as in `Ballot.count`.
+        all_pages: how many pages lse is of, where page_max has some of them; 0 for its own.
     """
-    return _lifted(page_max - lse.unsqueeze(-1), own_words, page_max.shape[-1])
+    return _lifted(page_max - lse.unsqueeze(-1), own_words, all_pages or page_max.shape[-1])
 
 
 def _lifted(log_share: torch.Tensor, own_words: tuple[int, int], even: int) -> torch.Tensor:

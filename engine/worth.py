@@ -82,10 +82,14 @@ def _spread(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     [num_kv_heads, head_dim, head_dim] that make their spread equal in all directions."""
     mean = keys.mean(1, keepdim=True)
     centred = keys - mean
-    covariance = centred.transpose(1, 2) @ centred / keys.shape[1]
+    return mean, whitened(centred.transpose(1, 2) @ centred / keys.shape[1])
+
+
+def whitened(covariance: torch.Tensor) -> torch.Tensor:
+    """What makes a spread [num_kv_heads, head_dim, head_dim] equal in all directions."""
     spread, directions = torch.linalg.eigh(covariance)
     least = LEAST_SPREAD * spread[:, -1:].clamp(min=1e-12)
-    return mean, directions * spread.maximum(least).rsqrt().unsqueeze(1)
+    return directions * spread.maximum(least).rsqrt().unsqueeze(1)
 
 
 def _keys(store: KVStore, layer: int, which: slice, heads: slice = slice(None)) -> torch.Tensor:

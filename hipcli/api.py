@@ -114,7 +114,7 @@ class Documents:
 
     def close(self) -> None:
         """Gives back what was kept for the questions; saved sessions stay."""
-        self._inquiry.__exit__()
+        self._inquiry.__exit__(None, None, None)
 
     def __enter__(self) -> "Documents":
         return self

@@ -17,6 +17,7 @@ import torch
 from hipcli.engine.config import CacheConfig, EngineConfig, GenerationConfig
 from hipcli.engine.engine import Engine
 from hipcli.engine.events import Result
+from hipcli.engine.models.folders import weight_files
 from hipcli.engine.request import AskRequest, InputRecord
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ def child(options: argparse.Namespace) -> int:
         began = time.perf_counter()
         warm = ask(engine, length, Path(folder), "attend")
         elapsed = time.perf_counter() - began
-    model = engine._loaded.runner.model
-    weights = sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20
+    weights = sum(file.stat().st_size for file in weight_files(engine.folder.path)) / 2**20
     kv = engine._loaded.runner.layout.num_bytes(length) / 2**20
     print(
         json.dumps(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hipcli.engine.cpu.layers import Layer, function_of, is_known, read_layer
-from hipcli.engine.cpu.linear import Linear, can_pack, join, pack_all
+from hipcli.engine.cpu.linear import Linear, PlainLinear, best_form, join, lay_out
 from hipcli.engine.step import StepInput
 
 
@@ -68,36 +68,40 @@ class ArrangedModel:
         return logits.float()
 
     def _attend(self, number: int, layer: Layer, x: torch.Tensor, step: StepInput) -> torch.Tensor:
-        tokens, heads = x.shape[0], self.num_heads
-        joined = layer.qkv(layer.norm(x)).view(tokens, -1, self.head_dim)
+        heads = self.num_heads
+        joined = layer.qkv(layer.norm(x)).unflatten(-1, (-1, self.head_dim))
         if layer.query_norm is not None and layer.key_norm is not None:
             q, k, v = joined.split((heads, self.num_kv_heads, self.num_kv_heads), 1)
             joined = torch.cat((layer.query_norm(q), layer.key_norm(k), v), 1)
         step.softmax_scale = layer.softmax_scale
         step.append_joined(number, joined)
         out = step.attention.attend(number, joined[:, :heads], step)
-        return layer.out(out.reshape(tokens, -1))
+        return layer.out(out.flatten(1))
 
 
 @torch.no_grad()
-def arrange(model: Any) -> ArrangedModel | None:
+def arrange(model: Any, weights: str = "auto") -> ArrangedModel | None:
     """Lay out a model's weights, in place, and take it apart where its kind is known.
+
+    Args:
+        model: a causal language model on a CPU.
+        weights: a name in `config.WEIGHT_FORMS`.
 
     Returns:
         None for a model of another kind: its own modules run it, on the weights laid out.
     """
-    pack = can_pack(model)
+    form = best_form(model, weights)
     if not is_known(model):
-        if pack:
-            pack_all(model)
+        if form is not PlainLinear:
+            lay_out(model, form)
         return None
     decoder, config = model.model, model.config
-    layers = [read_layer(layer, pack=pack) for layer in decoder.layers]
+    layers = [read_layer(layer, form) for layer in decoder.layers]
     return ArrangedModel(
         embed=decoder.embed_tokens,
         layers=layers,
         norm=function_of(decoder.norm),
-        head=join(model, ["lm_head"], pack=pack),
+        head=join(model, ["lm_head"], form),
         embedding_factor=float(getattr(decoder, "embedding_multiplier", 1.0)),
         logits_divisor=float(getattr(config, "logits_scaling", 1.0)),
         num_heads=config.num_attention_heads,

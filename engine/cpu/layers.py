@@ -14,7 +14,7 @@ from torch import nn
 from torch.linalg import vector_norm
 from torch.nn.functional import silu
 
-from hipcli.engine.cpu.linear import Linear, join
+from hipcli.engine.cpu.linear import Form, Linear, join
 from hipcli.engine.norms import FusedNorm
 
 KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "granite", "gemma", "phi3", "seed_oss"})
@@ -84,22 +84,22 @@ def is_known(model: Any) -> bool:
     return all(_layer_is_known(layer, config) for layer in model.model.layers)
 
 
-def read_layer(layer: Any, *, pack: bool) -> Layer:
-    """Take the parts of a layer; its weights are joined in place."""
+def read_layer(layer: Any, form: Form) -> Layer:
+    """Take the parts of a layer; its weights are joined in place, and kept in `form`."""
     attention, mlp = layer.self_attn, layer.mlp
     projections = [name for name in (*_PROJECTIONS, "qkv_proj") if hasattr(attention, name)]
     gates = [name for name in ("gate_proj", "up_proj", "gate_up_proj") if hasattr(mlp, name)]
     activation = mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
     return Layer(
         norm=function_of(layer.input_layernorm),
-        qkv=join(attention, projections, pack=pack),
+        qkv=join(attention, projections, form),
         query_norm=function_of(attention.q_norm) if hasattr(attention, "q_norm") else None,
         key_norm=function_of(attention.k_norm) if hasattr(attention, "k_norm") else None,
-        out=join(attention, ["o_proj"], pack=pack),
+        out=join(attention, ["o_proj"], form),
         mlp_norm=function_of(layer.post_attention_layernorm),
         mlp=GatedMlp(
-            gate_up=join(mlp, gates, pack=pack),
-            down=join(mlp, ["down_proj"], pack=pack),
+            gate_up=join(mlp, gates, form),
+            down=join(mlp, ["down_proj"], form),
             activation=silu if _is_silu(activation) else activation,
         ),
         softmax_scale=float(attention.scaling),

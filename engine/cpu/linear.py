@@ -1,15 +1,20 @@
-"""Linear layers of a CPU: weights as they are, or laid out once for its matrix library.
+"""Linear layers of a CPU: weights as they are, laid out once for its matrix library, or in 8 bits.
 
-Laid out, a product of one token with bf16 weights takes half the time, and one of a chunk no more
-(docs/log.md).
+Laid out, a product of one token with bf16 weights takes half the time, and one of a chunk no more;
+in 8 bits about half of that again (docs/log.md).
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import nn
+from torch.linalg import vector_norm
 from torch.nn.functional import linear
+
+# Rows of zeros are divided by something.
+_TINY = 1e-30
 
 
 class Linear(Protocol):
@@ -17,6 +22,10 @@ class Linear(Protocol):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features], in the dtype of x."""
+
+
+# Makes a layer of weights and bias.
+Form = Callable[[torch.Tensor, torch.Tensor | None], Linear]
 
 
 class PlainLinear:
@@ -56,6 +65,68 @@ class PackedLinear:
         return self._product(x, self._weight, self._bias, "none", [], "")
 
 
+class Int8Linear:
+    """Weights of 8 bits with a factor for each output, inputs of 8 bits with one for each token.
+
+    What a token gives depends on no other token of its pass, so chunks and steps agree.
+
+    Args:
+        weight: [out_features, in_features] of any float dtype; it is not kept.
+        bias: [out_features], or None.
+    """
+
+    __slots__ = ("_bias", "_levels", "_product", "_weight")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        # Without VNNI, sums of two products saturate beyond 7 bits.
+        self._levels = 127 if torch.cpu._is_vnni_supported() else 63
+        self._product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+        self._bias = bias
+        engine = torch.backends.quantized.engine
+        torch.backends.quantized.engine = "fbgemm"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rows, factors = int8_rows(weight)
+            zeros = torch.zeros(len(factors), dtype=torch.int64)
+            table = torch._make_per_channel_quantized_tensor(rows, factors.double(), zeros, 0)
+            self._weight = torch.ops.quantized.linear_prepack(table, None)
+        torch.backends.quantized.engine = engine
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        size = vector_norm(wide, torch.inf, -1, True).clamp_(min=_TINY)
+        out = self._product(wide / size, 1 / self._levels, self._levels + 1, self._weight)
+        out.mul_(size)
+        return (out if self._bias is None else out.add_(self._bias)).to(x.dtype)
+
+
+class Int8WeightsLinear:
+    """Weights of 8 bits with a factor for each output, inputs as they are: for other processors.
+
+    Args:
+        weight: [out_features, in_features] of any float dtype; it is not kept.
+        bias: [out_features], or None.
+    """
+
+    __slots__ = ("_bias", "_factors", "_rows")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._rows, factors = int8_rows(weight)
+        self._factors, self._bias = factors.to(weight.dtype), bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch._weight_int8pack_mm(x.flatten(0, -2), self._rows, self._factors)
+        out = out if self._bias is None else out.add_(self._bias)
+        return out.unflatten(0, x.shape[:-1])
+
+
+def int8_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights as int8 [out_features, in_features] times fp32 [out_features]."""
+    wide = weight.detach().float()
+    factors = wide.abs().amax(1).clamp_(min=_TINY) / 127
+    return (wide / factors.unsqueeze(1)).round_().to(torch.int8), factors
+
+
 class PartOfLinear(nn.Module):
     """Stands in a model for a module whose weights were joined with others and laid out.
 
@@ -72,18 +143,24 @@ class PartOfLinear(nn.Module):
         return self._whole(x)[..., self._start : self._end]
 
 
-def can_pack(model: nn.Module) -> bool:
-    """True where laying weights out pays: bf16 on a CPU with instructions for it."""
+def best_form(model: nn.Module, weights: str) -> Form:
+    """How a model's weights are kept.
+
+    Args:
+        model: on any device.
+        weights: a name in `config.WEIGHT_FORMS`.
+    """
     parameter = next(model.parameters())
-    return (
-        parameter.device.type == "cpu"
-        and parameter.dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    if parameter.device.type != "cpu":
+        return PlainLinear
+    if weights == "int8":
+        has_fbgemm = "fbgemm" in torch.backends.quantized.supported_engines
+        return Int8Linear if has_fbgemm else Int8WeightsLinear
+    packs = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return PackedLinear if packs and parameter.dtype == torch.bfloat16 else PlainLinear
 
 
-def join(parent: nn.Module, names: Sequence[str], *, pack: bool) -> Linear:
+def join(parent: nn.Module, names: Sequence[str], form: Form) -> Linear:
     """Join linear modules that take the same input into one product.
 
     The modules go on working: they share the joined weights, or are replaced by parts of it.
@@ -91,7 +168,7 @@ def join(parent: nn.Module, names: Sequence[str], *, pack: bool) -> Linear:
     Args:
         parent: has the modules.
         names: of them, in the order of their outputs.
-        pack: lay the weights out, see `can_pack`.
+        form: what to make of them.
     """
     parts: list[nn.Linear] = [getattr(parent, name) for name in names]
     weight = _joined([part.weight for part in parts])
@@ -100,11 +177,10 @@ def join(parent: nn.Module, names: Sequence[str], *, pack: bool) -> Linear:
         rows = [part.weight.new_zeros(part.out_features) for part in parts]
         biases = [part.bias for part in parts]
         bias = _joined([zero if b is None else b for b, zero in zip(biases, rows, strict=True)])
-    whole: Linear = PackedLinear(weight, bias) if pack else PlainLinear(weight, bias)
-    start = 0
+    whole, start = form(weight, bias), 0
     for name, part in zip(names, parts, strict=True):
         end = start + part.out_features
-        if pack:
+        if form is not PlainLinear:
             setattr(parent, name, PartOfLinear(whole, start, end))
         elif len(parts) > 1:
             part.weight = nn.Parameter(weight[start:end], requires_grad=False)
@@ -112,12 +188,12 @@ def join(parent: nn.Module, names: Sequence[str], *, pack: bool) -> Linear:
     return whole
 
 
-def pack_all(model: nn.Module) -> None:
-    """Lay out the weights of every linear module of a model, each by itself."""
+def lay_out(model: nn.Module, form: Form) -> None:
+    """Keep the weights of every linear module of a model in another form, each by itself."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:
-                join(parent, [name], pack=True)
+                join(parent, [name], form)
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

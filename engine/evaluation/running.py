@@ -150,6 +150,8 @@ class Evaluation:
 
     def _subjects(self, text: Text) -> list[Subject]:
         model, kv_dtype = self.engine.folder.name, self.engine.config.kv_dtype
+        if self.engine.config.weights != "auto":
+            model = f"{model} ({self.engine.config.weights})"
         heads = self.engine.heads.digest if self.engine.heads else ""
         return [
             Subject(

@@ -89,6 +89,19 @@ METHODS: dict[str, MethodEntry] = {
 }
 
 
+# Those that run on several ranks: their selection is known there, or they have none.
+SHARDED = ("hip", "dense", "window")
+
+
+def check_sharded(name: str) -> None:
+    """Raise UsageError unless the method called `name` runs on several ranks."""
+    if name not in SHARDED:
+        raise UsageError(
+            f"--method {name} runs on one device only",
+            f"on several GPUs use {', '.join(SHARDED)}",
+        )
+
+
 def entry(name: str) -> MethodEntry:
     """Row of the method called `name`.
 

@@ -93,7 +93,7 @@ class HipMethod(Kernels):
         config = self.config
         scores = score_pages(
             q,
-            within_reach(step.store.index[layer], window_starts),
+            within_reach(step.store.index[layer], window_starts, step.store.backend),
             window_starts,
             self._rope(step),
             config.query_distance_tokens,

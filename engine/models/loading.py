@@ -1,4 +1,8 @@
-"""Loading a model: Transformers' own classes, checked before and after."""
+"""Loading a model, checked before and after.
+
+On a CPU models of the most common kinds are built without Transformers (`decoder.py`); all others
+are Transformers' own classes.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +23,6 @@ DTYPES = {
     "fp32": "float32",
     "float32": "float32",
 }
-# Instructions that make bf16 products faster than fp32 ones on a CPU.
-_BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "amx_tile"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,8 +30,8 @@ class LoadedModel:
     """A model in memory.
 
     Args:
-        model: Transformers' causal language model, in eval mode, without gradients, with its
-            stock attention.
+        model: Transformers' causal language model with its stock attention, or a `Decoder`, which
+            `Runner` runs alike; in eval mode, without gradients.
         config: its configuration object.
         weights_digest: see `weights.py`.
         dtype: `bfloat16`, `float16` or `float32`.
@@ -67,8 +69,10 @@ def load(
     check_config(read_json(folder.path / "config.json"), folder.name)
     identity = weights_digest(folder.path, models_dir, verify=verify_weights)
     device = pick_device(device)
-    dtype = pick_dtype(dtype, device)
-    model = _from_pretrained(folder, device, dtype)
+    dtype = pick_dtype(dtype, device, models_dir)
+    model = _built(folder, dtype) if device == "cpu" else None
+    if model is None:
+        model = _from_pretrained(folder, device, dtype)
     check_config(model.config.to_dict(), folder.name)
     _check_structure(model, folder.name)
     model.eval().requires_grad_(False)
@@ -95,10 +99,18 @@ def pick_device(device: str) -> str:
     return f"cuda:{int(number or 0)}"
 
 
-def pick_dtype(dtype: str, device: str) -> str:
-    """`auto` resolved: bf16 on a GPU (fp16 where it has none) and on CPUs with instructions for
-    it, else fp32."""
+def pick_dtype(dtype: str, device: str, models_dir: Path | None = None) -> str:
+    """`auto` resolved: bf16 on a GPU (fp16 where it has none) and on CPUs that are fast with it,
+    else fp32.
+
+    Args:
+        dtype: `auto` or one of `DTYPES`.
+        device: as `pick_device` returns it.
+        models_dir: where is remembered what had to be measured.
+    """
     import torch
+
+    from hipcli.engine.cpu.dtype import Processor, prefers_bf16
 
     if dtype != "auto":
         if dtype not in DTYPES:
@@ -108,20 +120,17 @@ def pick_dtype(dtype: str, device: str) -> str:
         return DTYPES[dtype]
     if device.startswith("cuda"):
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
-    return "bfloat16" if _cpu_has_bf16(torch) else "float32"
+    return "bfloat16" if prefers_bf16(Processor.here(), models_dir) else "float32"
 
 
-def _cpu_has_bf16(torch_module: Any, cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    asked = [getattr(torch_module.cpu, name, None) for name in probes]
-    if any(asked):
-        return any(probe() for probe in asked if probe)
-    try:
-        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return bool(_BF16_CPU_FLAGS & set(line.split()))
+def _built(folder: ModelFolder, dtype: str) -> Any:
+    """A `Decoder`, or None for a model that Transformers has to load, or to refuse."""
+    import torch
+
+    from hipcli.engine.models.decoder import read_decoder
+
+    record = read_json(folder.path / "config.json")
+    return read_decoder(record, weight_files(folder.path), getattr(torch, dtype))
 
 
 def _from_pretrained(folder: ModelFolder, device: str, dtype: str) -> Any:

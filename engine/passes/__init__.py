@@ -6,8 +6,25 @@ generates: with a fixed set of passages for every layer and head (share), or wit
 selection (attend).
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 from hipcli.engine.passes.answer import AnswerPass
 from hipcli.engine.passes.prefill import PrefillPass
 from hipcli.engine.passes.question import QuestionPass, UnvotedPass
 
-__all__ = ["AnswerPass", "PrefillPass", "QuestionPass", "UnvotedPass"]
+__all__ = ["AnswerPass", "Passes", "PrefillPass", "QuestionPass", "UnvotedPass"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Makers of the passes that look at a context; another kind of store brings its own.
+
+    Args:
+        question, unvoted, answer: called with the arguments of the classes that stand here.
+    """
+
+    question: Callable[..., Any] = QuestionPass
+    unvoted: Callable[..., Any] = UnvotedPass
+    answer: Callable[..., Any] = AnswerPass

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hipcli.engine.pool.messages import MoveId
+from hipcli.engine.pool.messages import MoveBlocks, MoveId
 from hipcli.engine.pool.owned import UNPLACED, Loan, Owned
 
 
@@ -43,11 +43,12 @@ class Departures:
     def get(self, move: MoveId) -> Departure | None:
         return self._by_move.get(move)
 
-    def begin(self, move: MoveId, request: str, blocks: int, to: str, expires_s: float) -> int:
-        """Chooses up to `blocks` blocks to move; returns how many, and 0 begins nothing."""
-        indices, pages = self._movable(request, blocks)
+    def begin(self, move: MoveId, order: MoveBlocks, expires_s: float) -> int:
+        """Chooses blocks to move; returns how many, up to those ordered. 0 begins nothing."""
+        request, indices = order.request, self._movable(order)
         if indices:
-            self._by_move[move] = Departure(request, indices, to, expires_s, pages)
+            pages = 0 if order.unplaced else len(indices)
+            self._by_move[move] = Departure(request, indices, order.destination, expires_s, pages)
         return len(indices)
 
     def places_under_way(self, request: str) -> bool:
@@ -106,28 +107,20 @@ class Departures:
             if departure.destination == name and granted is not None and granted <= epoch:
                 del self._by_move[move]
 
-    def _movable(self, request: str, blocks: int) -> tuple[tuple[int, ...], int]:
-        """Which blocks, and how many of them have pages: those without a place first, then the
-        oldest that are here, never the last one, which is still written to.
+    def _movable(self, order: MoveBlocks) -> tuple[int, ...]:
+        """Which blocks: those without a place, or the oldest that are here, but never the last one,
+        which is still written to.
         """
         under_way = {
             index
             for departure in self._by_move.values()
-            if departure.request == request
+            if departure.request == order.request
             for index in departure.indices
         }
-        places = self._owned.places(request)
-        unplaced = [
-            index
-            for index, place in enumerate(places)
-            if place is UNPLACED and index not in under_way
-        ]
-        if unplaced:
-            return tuple(unplaced[:blocks]), 0
-        local = [
-            index
-            for index in self._owned.local(request)
-            if index not in under_way and index != len(places) - 1
-        ]
-        chosen = tuple(local[:blocks])
-        return chosen, len(chosen)
+        places = self._owned.places(order.request)
+        if order.unplaced:
+            found = [index for index, place in enumerate(places) if place is UNPLACED]
+        else:
+            here = self._owned.local(order.request)
+            found = [index for index in here if index != len(places) - 1]
+        return tuple(index for index in found if index not in under_way)[: order.blocks]

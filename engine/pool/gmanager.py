@@ -49,6 +49,8 @@ class GManager:
         self._views: dict[str, _View] = {}
         self._buried: dict[str, int] = {}
         self._set_aside: dict[str, int] = {}
+        # When it was first heard that a request waits for room.
+        self._since: dict[str, float] = {}
 
     def handle(self, envelope: Envelope, now_s: float) -> list[Envelope]:
         """Takes in a heartbeat."""
@@ -80,6 +82,10 @@ class GManager:
                 view.entries[entry.request, entry.local] = entry
             else:
                 view.entries.pop((entry.request, entry.local), None)
+            if entry.local and entry.unplaced:
+                self._since.setdefault(entry.request, now_s)
+            elif entry.local:
+                self._since.pop(entry.request, None)
         return out
 
     def tick(self, now_s: float) -> list[Envelope]:
@@ -129,7 +135,10 @@ class GManager:
                 if not entry.local and owner is not None:
                     of_owner = away.setdefault(owner, {})
                     of_owner[creditor] = of_owner.get(creditor, 0) + entry.blocks
-        return [_standing(name, view, away.get(name, {})) for name, view in self._views.items()]
+        return [
+            _standing(name, view, away.get(name, {}), self._since)
+            for name, view in self._views.items()
+        ]
 
     def _bury(self, name: str) -> list[Envelope]:
         view = self._views.pop(name)
@@ -141,7 +150,7 @@ class GManager:
         return Envelope(CENTRE, self._epoch, to, message)
 
 
-def _standing(name: str, view: _View, away: dict[str, int]) -> Standing:
+def _standing(name: str, view: _View, away: dict[str, int], since: dict[str, float]) -> Standing:
     own = [entry for entry in view.entries.values() if entry.local]
     return Standing(
         name=name,
@@ -151,6 +160,7 @@ def _standing(name: str, view: _View, away: dict[str, int]) -> Standing:
         waiting_blocks=view.load.waiting_blocks,
         local_blocks={entry.request: entry.blocks for entry in own},
         unplaced_blocks={entry.request: entry.unplaced for entry in own if entry.unplaced},
+        unplaced_since={entry.request: since[entry.request] for entry in own if entry.unplaced},
         guest_blocks=sum(entry.blocks for entry in view.entries.values() if not entry.local),
         away_blocks=away,
     )

@@ -71,11 +71,17 @@ class SendAll:
 
 @dataclass(frozen=True, slots=True)
 class MoveBlocks:
-    """gManager to the source (move_kvcache): try to move `blocks` blocks of `request`."""
+    """gManager to the source (move_kvcache): try to move `blocks` blocks of `request`.
+
+    Args:
+        request, blocks, destination: what, how much, where to.
+        unplaced: blocks that have no place yet, and none that has one.
+    """
 
     request: str
     blocks: int
     destination: str
+    unplaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

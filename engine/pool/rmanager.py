@@ -92,7 +92,11 @@ class RManager:
         return bool(self._guests)
 
     def may_admit(self, blocks: int, now_s: float) -> bool:
-        """True if a request of `blocks` fits here beside what the pool wants set aside."""
+        """True if a request of `blocks` fits here beside what the pool wants set aside, and none
+        of this instance's own still waits for room.
+        """
+        if self._owned.unplaced():
+            return False
         aside, until_s = self._set_aside
         return self._slots.free - blocks >= (aside if now_s < until_s else 0)
 
@@ -238,9 +242,7 @@ class RManager:
             return []
         move = MoveId(self.name, self.epoch, self._last_move + 1)
         expires_s = now_s + self._rules.reserve_s
-        blocks = self._leaving.begin(
-            move, order.request, order.blocks, order.destination, expires_s
-        )
+        blocks = self._leaving.begin(move, order, expires_s)
         if not blocks:
             return []
         self._last_move += 1

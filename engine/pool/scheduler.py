@@ -58,6 +58,7 @@ class Standing:
         capacity_blocks, free_blocks, lendable_blocks, waiting_blocks: as it last said.
         local_blocks: of its own requests, what each has here.
         unplaced_blocks: of its own requests, what nobody has set aside.
+        unplaced_since: when each of them was first heard of, seconds.
         guest_blocks: of other instances' requests.
         away_blocks: of its own requests, by creditor.
         admitted_blocks: of requests that a plan assumes to be admitted, once it is carried out.
@@ -70,6 +71,7 @@ class Standing:
     waiting_blocks: tuple[int, ...]
     local_blocks: dict[str, int] = field(default_factory=dict)
     unplaced_blocks: dict[str, int] = field(default_factory=dict)
+    unplaced_since: dict[str, float] = field(default_factory=dict)
     guest_blocks: int = 0
     away_blocks: dict[str, int] = field(default_factory=dict)
     admitted_blocks: tuple[int, ...] = ()
@@ -133,37 +135,64 @@ class Scheduler:
     ) -> dict[str, int]:
         """Room for blocks that have none; what is missing still is shared out to be set aside.
 
-        One request at a time, the one that has got farthest: two that each held half of the pool
-        would wait for one another for ever.
+        First come, first served, and two never ask the same creditors: if each held half of the
+        pool they would wait for one another for ever.
         """
         waiting = [
-            (not one.away_blocks, blocks, one.name, request)
+            (one.unplaced_since.get(request, 0.0), blocks, one.name, request)
             for one in state.values()
             for request, blocks in one.unplaced_blocks.items()
         ]
-        if not waiting:
-            return {}
-        _, left, name, request = min(waiting)
-        creditors = self._enough(name, left, state)
-        # As evenly as there is room: all attend at the same time, and the slowest is waited for.
+        asked: set[str] = set()
+        set_aside: dict[str, int] = {}
+        for _, blocks, name, request in sorted(waiting):
+            creditors = self._enough(name, request, blocks, state)
+            if asked & {one.name for one in creditors}:
+                continue
+            asked |= {one.name for one in creditors}
+            left = self._share_out(name, request, blocks, creditors, state, moves)
+            if left:
+                share = -(-left // len(creditors)) if creditors else 0
+                set_aside |= {one.name: share for one in creditors}
+        return set_aside
+
+    def _share_out(
+        self,
+        name: str,
+        request: str,
+        left: int,
+        creditors: list[Standing],
+        state: dict[str, Standing],
+        moves: list[tuple[str, MoveBlocks]],
+    ) -> int:
+        """As evenly as there is room: all attend at the same time, and the slowest is waited for.
+
+        Returns:
+            Blocks that are left over.
+        """
         by_room = sorted(creditors, key=lambda one: one.lendable_blocks)
         for number, creditor in enumerate(by_room):
             lent = min(-(-left // (len(by_room) - number)), creditor.lendable_blocks)
             if lent:
-                moves.append((name, MoveBlocks(request, lent, creditor.name)))
+                moves.append((name, MoveBlocks(request, lent, creditor.name, unplaced=True)))
                 self._lend(state, name, creditor.name, lent)
                 left -= lent
-        if not left:
-            return {}
-        return {creditor.name: -(-left // len(creditors)) for creditor in creditors}
+        return left
 
-    def _enough(self, name: str, blocks: int, state: dict[str, Standing]) -> list[Standing]:
+    def _enough(
+        self, name: str, request: str, blocks: int, state: dict[str, Standing]
+    ) -> list[Standing]:
         """Who is asked for room: those on the same host, if theirs can ever be enough, since every
         token of the request would cross the slow network once for each creditor behind it.
         """
         creditors = self._by_room(state, name)
         near = [one for one in creditors if self._config.near(name, one.name)]
-        room = sum(int(self._config.use_below * one.capacity_blocks) for one in near)
+        # The owner admits nothing else meanwhile, so all of its memory is for this request.
+        owner = state[name]
+        room = owner.capacity_blocks - owner.local_blocks.get(request, 0)
+        for one in near:
+            lent = owner.away_blocks.get(one.name, 0)
+            room += max(0, int(self._config.use_below * one.capacity_blocks) - lent)
         return near if room >= blocks else creditors
 
     def _by_room(self, state: dict[str, Standing], debtor: str) -> list[Standing]:

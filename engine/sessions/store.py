@@ -63,7 +63,9 @@ class SessionStore:
         self.disk.make_folder(self.directory / "locks")
         tag = self.directory / "CACHEDIR.TAG"
         if not tag.exists():
-            self.disk.write(tag, CACHEDIR_TAG)
+            # Another process that writes it at this moment takes the half-written file along.
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.write(tag, CACHEDIR_TAG)
         if not os.access(self.root, os.W_OK):
             raise PermissionError(f"{self.root} cannot be written")
         self.sweep()

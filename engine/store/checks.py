@@ -6,6 +6,7 @@ like the pages: what a killed process had written of both is there.
 """
 
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -107,6 +108,11 @@ class PageChecks:
     def expect(self, first: int, last: int) -> None:
         """Pages [first, last) came from the files: compare them before they are used."""
         self._known[:, :, first:last] = False
+        self._unknown[:] = (~self._known).sum(2)
+
+    def trust(self, pages: Sequence[int]) -> None:
+        """These pages came from elsewhere, where they were compared."""
+        self._known[:, :, list(pages)] = True
         self._unknown[:] = (~self._known).sum(2)
 
     def settled(self, layer: int) -> bool:

@@ -9,10 +9,12 @@ from hipcli.config import arguments, options
 from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
+from hipcli.exit_codes import ExitCode
 from hipcli.runs.asking import AskRun
 from hipcli.runs.batch import Batch, BatchRun
 from hipcli.runs.checks import check_batch
 from hipcli.runs.jobs import parse_jobs
+from hipcli.runs.ranks import served
 from hipcli.terminal.output import open_sink
 
 
@@ -88,6 +90,8 @@ def ask(
     """
     settings = Settings.of(context)
     values = settings.values
+    if served(settings):
+        return ExitCode.OK
     check_before_reading(settings, resume)
     if converse and (values["no_cache"] or batch is not None):
         other = "--batch" if batch is not None else "--no-cache"

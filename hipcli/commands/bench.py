@@ -27,6 +27,7 @@ def build() -> typer.Typer:
     commands = {
         "kernels": (kernels, "[-- OPTION...]"),
         "engine": (engine, "[OPTIONS] [-- OPTION...]"),
+        "distributed": (distributed, "[OPTIONS] [-- OPTION...]"),
     }
     return group("Measure the speed.", commands)
 
@@ -62,6 +63,32 @@ def engine(context: typer.Context, device: Device = "cpu", rest: Rest = None) ->
     On a CPU the model is real; on a GPU it has the shape of Llama-3.1-8B and random weights.
     Prints a table, then one line of JSON.
     """
+    words = _words(context, device, rest)
+    from hipcli.engine.benchmarks.engine import main
+
+    program = [sys.executable, "-m", "hipcli.engine.benchmarks"]
+    return _ended(context.obj, lambda: main(program, words))
+
+
+@takes(MODEL, MODELS_DIR, CACHE, TALK)
+def distributed(context: typer.Context, device: Device = "cpu", rest: Rest = None) -> int:
+    """Time reading and answering on several GPUs or processes, and count what they send.
+
+    \b
+    hip bench distributed --device cuda -- --ranks 1 2 --length 1048576
+    hip bench distributed -- --ranks 1 2 4
+
+    Prints a table, then one line of JSON; fails if an answer differs from that of one, or the bytes
+    from what they must be.
+    """
+    words = _words(context, device, rest)
+    from hipcli.engine.benchmarks.distributed import main
+
+    return _ended(context.obj, lambda: main(words))
+
+
+def _words(context: typer.Context, device: str, rest: list[str] | None) -> list[str]:
+    """The words of a benchmark of a model."""
     from hipcli.runs.checks import check_device
 
     settings = Settings.of(context)
@@ -69,11 +96,7 @@ def engine(context: typer.Context, device: Device = "cpu", rest: Rest = None) ->
         raise UsageError(f"device {device!r} cannot be measured", "use --device cpu or cuda")
     check_device(device)
     words = ["--device", device, "--model", settings.values["model"]]
-    words += ["--models-dir", str(settings.models_dir), *(rest or [])]
-    from hipcli.engine.benchmarks.engine import main
-
-    program = [sys.executable, "-m", "hipcli.engine.benchmarks"]
-    return _ended(context.obj, lambda: main(program, words))
+    return [*words, "--models-dir", str(settings.models_dir), *(rest or [])]
 
 
 def _ended(console: Console, main: Callable[[], int]) -> int:

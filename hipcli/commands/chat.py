@@ -9,6 +9,8 @@ from hipcli.config import arguments, options
 from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
+from hipcli.exit_codes import ExitCode
+from hipcli.runs.ranks import served
 from hipcli.terminal.console import Console
 from hipcli.terminal.output import open_sink
 
@@ -34,6 +36,8 @@ def chat(
     from hipcli.terminal.typing_in import lines
 
     settings = Settings.of(context)
+    if served(settings):
+        return ExitCode.OK
     values, words = settings.values, sources or []
     console: Console = context.obj
     if settings.output_format == "json":

@@ -10,6 +10,8 @@ from hipcli.config.numbers import whole
 from hipcli.config.parameters import checked_choice, takes
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
+from hipcli.exit_codes import ExitCode
+from hipcli.runs.ranks import served
 from hipcli.summary import wording
 from hipcli.terminal.output import open_sink
 
@@ -56,6 +58,8 @@ def summarize(
     from hipcli.summary.writing import SummarizeRun, Wanted
 
     settings = Settings.of(context)
+    if served(settings):
+        return ExitCode.OK
     if settings.values["cite"]:
         raise UsageError("--cite is for hip ask", "--json lists the passages behind every part")
     read, session = resumed_or_read(context.obj, settings, sources or [], resume)

@@ -18,7 +18,16 @@ from hipcli.config.eval_options import EVAL
 from hipcli.config.option import Option, default_of
 from hipcli.config.reading_options import COUNT, READING
 from hipcli.config.session_options import SESSION
-from hipcli.engine.config import ANSWER_MODES, KV_DTYPES, EngineConfig, GenerationConfig
+from hipcli.engine.config import (
+    ANSWER_MODES,
+    CPU_DRAFT_TOKENS,
+    GPU_DRAFT_TOKENS,
+    KV_DTYPES,
+    MAX_DRAFT_TOKENS,
+    WEIGHT_FORMS,
+    EngineConfig,
+    GenerationConfig,
+)
 
 DEFAULT_MODEL: str = default_of(EngineConfig, "model")
 
@@ -31,6 +40,18 @@ def completion_requested() -> bool:
 def switched_on(name: str) -> bool:
     """True when the environment switches a flag on, for errors before Typer has read it."""
     return os.environ.get(f"HIP_{name.upper()}", "").lower() in ("1", "true", "t", "yes", "y", "on")
+
+
+def told_rank() -> dict[str, str] | None:
+    """What torchrun, or whoever starts processes as it does, tells each of them: rank, world_size,
+    local_rank, master_addr, master_port, torchelastic_use_agent_store; None where nobody did."""
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(os.environ.get(name) for name in names):
+        return None
+    others = {"LOCAL_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    told = {name: os.environ[name] for name in names}
+    told |= {name: os.environ.get(name, usual) for name, usual in others.items()}
+    return {name.lower(): value for name, value in told.items()}
 
 
 MODELS_DIR = (
@@ -77,6 +98,23 @@ MACHINE = (
         choices=KV_DTYPES,
     ),
     Option(
+        "weights",
+        str,
+        default_of(EngineConfig, "weights"),
+        "Weights in memory as --dtype says, or in 8 bits: faster answers on a processor, and a "
+        "little different ones.",
+        choices=WEIGHT_FORMS,
+    ),
+    Option(
+        "threads",
+        int,
+        None,
+        "Threads that compute on the processor; without it one for each core, or as many as a "
+        "container may use.",
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
         "calibrated",
         bool,
         default_of(EngineConfig, "calibrated"),
@@ -114,6 +152,33 @@ MACHINE = (
         "What to do with more tokens than fit: stop, or keep the head, the tail, or both ends "
         "(middle leaves out the middle).",
         choices=("error", "head", "tail", "middle"),
+    ),
+)
+
+RANKS = (
+    Option(
+        "gpus",
+        int,
+        1,
+        "Spread a context over so many GPUs of this machine; with --device cpu over so many "
+        "processes.",
+        minimum=1,
+        metavar="N",
+    ),
+    Option(
+        "placement",
+        str,
+        "interleaved",
+        "Which pages of a context lie on which of several GPUs: in turn, or in equal runs.",
+        choices=("interleaved", "contiguous"),
+    ),
+    Option(
+        "rank_timeout",
+        int,
+        30,
+        "Give up when one of several GPUs was not heard of for so long.",
+        minimum=3,
+        metavar="SECONDS",
     ),
 )
 
@@ -185,8 +250,9 @@ ANSWER = (
         "draft_tokens",
         int,
         default_of(GenerationConfig, "draft_tokens"),
-        "Most tokens guessed from the passages and checked at once, up to 15; 0 guesses none. The "
-        "answer is the same, quotes come faster (default: 8 on a processor, 0 on a GPU).",
+        f"Most tokens guessed from the passages and checked at once, up to {MAX_DRAFT_TOKENS}; 0 "
+        "guesses none. The answer is the same, quotes come faster (default: "
+        f"{CPU_DRAFT_TOKENS} on a processor, {GPU_DRAFT_TOKENS} on a GPU).",
         minimum=0,
         metavar="N",
     ),
@@ -259,6 +325,7 @@ TALK = (
 # The name of the help section for each group. `hip ask` takes all of these.
 SECTIONS = {
     "Model": MODEL + MODELS_DIR + MACHINE,
+    "Several GPUs": RANKS,
     "Method": METHOD,
     "Answer": ANSWER,
     "Documents": READING,

@@ -126,6 +126,7 @@ class Settings:
         made: dict[str, Any] = {
             "models_dir": self.models_dir,
             "method_settings": self.method_settings(),
+            "threads": self.values.get("threads") or 0,
             "gpu_memory_bytes": self._size("gpu_memory"),
             "host_memory_bytes": self._size("host_memory"),
         }

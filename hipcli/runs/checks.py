@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import NotCachedError, UsageError
+from hipcli.runs.ranks import Ranks
 
 if TYPE_CHECKING:
     from hipcli.documents import Corpus
@@ -43,8 +44,14 @@ def check_settings(settings: Settings) -> None:
     settings.generation_config()
     settings.cache_config()
     check_reading(settings)
+    if config.weights == "int8" and config.device.startswith("cuda"):
+        raise UsageError(
+            f"--weights int8 is for processors, and --device {config.device} was given",
+            "leave one of the two out",
+        )
     check_device(config.device)
     check_kv_dtype(config.kv_dtype, config.device)
+    check_ranks(settings)
 
 
 def check_batch(
@@ -130,6 +137,32 @@ def check_kv_dtype(kv_dtype: str, device: str) -> None:
         reason = _why_no_gpu()
     if reason:
         raise UsageError(f"--kv-dtype {kv_dtype} needs a GPU, and {reason}", "leave it at auto")
+
+
+def check_ranks(settings: Settings) -> None:
+    """Refuses what several processes cannot do, as far as a glance can tell.
+
+    Raises:
+        UsageError: more GPUs than this machine surely has, or a method of one device.
+    """
+    from hipcli.engine.methods import check_sharded
+
+    values, ranks = settings.values, Ranks.of(settings)
+    if ranks is None:
+        return
+    check_sharded(values["method"])
+    if values["device"] != "cpu" and (reason := _why_no_gpu()):
+        raise UsageError(
+            f"{ranks.size} GPUs are wanted: {reason}",
+            f"--device cpu runs the {ranks.size} processes on its processors",
+        )
+    if values["kv_dtype"] != "auto":
+        raise UsageError("--kv-dtype does not go with several GPUs yet", "leave it at auto")
+    keep = settings.cache_config().keep
+    if values["no_cache"] and keep is not None and keep < 1:
+        raise UsageError(
+            "--keep with --no-cache does not go with several GPUs", "leave out one of them"
+        )
 
 
 def _why_no_gpu() -> str:

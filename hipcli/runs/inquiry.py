@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hipcli.citing.grounds import Finding, Grounds
@@ -28,6 +29,7 @@ from hipcli.runs.material import (
     from_session,
     refuse_own_output,
 )
+from hipcli.runs.ranks import Ranks
 from hipcli.terminal.console import Console
 from hipcli.terminal.formatting import count, plural
 from hipcli.terminal.progress import ProgressView
@@ -105,8 +107,23 @@ class Inquiry:
             self._cache = dataclasses.replace(self._cache, directory=directory)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def _engine(self, view: ProgressView) -> "Engine":
+        """The engine; where it runs on several processes they end with this block."""
+        ranks = Ranks.of(self.settings)
+        config = self.settings.engine_config()
+        if ranks is None:
+            return opening.open_engine(self._console, config, view)
+        engine: Any = opening.open_engine(self._console, config, view, ranks)
+        self._stack.push(lambda _kind, error, _trace: engine.close(error))
+        return engine
 
     @property
     def cache_directory(self) -> "Path | None":
@@ -164,7 +181,7 @@ class Inquiry:
             what = f"{', '.join(changed)} changed since the session was read; it is read again"
             self._warn(warning_row("source_changed", what))
             return self._open_again(record, view, questions)
-        self.engine = opening.open_engine(self._console, self.settings.engine_config(), view)
+        self.engine = self._engine(view)
         try:
             self.material = from_session(store, record, self.engine.tokenizer)
         except DamagedSessionError as error:
@@ -198,9 +215,7 @@ class Inquiry:
         self._open_corpus(corpus, view, questions)
 
     def _open_corpus(self, corpus: "Corpus", view: ProgressView, questions: Sequence[str]) -> None:
-        self.engine = self._opened or opening.open_engine(
-            self._console, self.settings.engine_config(), view
-        )
+        self.engine = self._opened or self._engine(view)
         view.phase("counting tokens")
         begun_s = time.perf_counter()
         self.material = self._assemble(corpus, questions)

@@ -8,6 +8,7 @@ from hipcli.config.options import DEFAULT_MODEL
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import ModelError
 from hipcli.engine.threads import prepare_threads
+from hipcli.runs.ranks import Ranks
 from hipcli.terminal.console import Console
 from hipcli.terminal.progress import ProgressView
 
@@ -17,11 +18,21 @@ if TYPE_CHECKING:
     from hipcli.engine.request import AskRequest
 
 
-def open_engine(console: Console, config: EngineConfig, view: ProgressView) -> "Engine":
-    """The engine for `config`; a missing default model is fetched first, and the user is told."""
+def open_engine(
+    console: Console, config: EngineConfig, view: ProgressView, ranks: Ranks | None = None
+) -> "Engine":
+    """The engine for `config`; a missing default model is fetched first, and the user is told.
+
+    Args:
+        ranks: the processes it runs on, where there are several; the engine is to be closed.
+    """
     prepare_threads()
     ensure_model(console, config, view)
     view.phase("load")
+    if ranks is not None:
+        from hipcli.engine.distributed.engine import DistributedEngine
+
+        return DistributedEngine.over(config, ranks.crew(), ranks.placement)
     from hipcli.engine.engine import Engine
 
     return Engine.open(config)

@@ -24,6 +24,7 @@ SHAPING = (
     "model",
     "dtype",
     "kv_dtype",
+    "weights",
     "method",
     "budget_tokens",
     "window_tokens",

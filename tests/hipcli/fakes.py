@@ -78,6 +78,7 @@ class FakeEngine:
         delay_s: seconds before each piece.
         linger_s: seconds that saving takes when the answer is interrupted.
         on_piece: called before each piece.
+        guessed: tokens of the answer that were drafted, and how many of them were accepted.
     """
 
     pieces: tuple[str, ...] = ("It was ", "Ada.")
@@ -88,6 +89,7 @@ class FakeEngine:
     delay_s: float = 0.0
     linger_s: float = 0.0
     on_piece: Callable[[], None] = lambda: None
+    guessed: tuple[int, int] = (0, 0)
     finish_reason: str = "stop"
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
     requests: list[Any] = field(default_factory=list)
@@ -97,7 +99,7 @@ class FakeEngine:
     @property
     def description(self) -> dict[str, Any]:
         model = {"id": "fake", "revision": "1", "format": "safetensors", "dtype": "float32"}
-        machine = {"device": "cpu", "heads": None}
+        machine = {"weights": "auto", "device": "cpu", "heads": None}
         return {"model": model | machine, "method": {"name": "hip", "sink_tokens": 256}}
 
     def ask(self, request: Any) -> Iterator[Event]:
@@ -141,6 +143,8 @@ class FakeEngine:
             cached_tokens=0,
             prefilled_tokens=context,
             generated_tokens=done,
+            drafted_tokens=self.guessed[0],
+            accepted_tokens=self.guessed[1],
             timings={"load_s": 0.1, "prefill_s": 0.2},
             memory={"kv_host_bytes": 4096},
         )

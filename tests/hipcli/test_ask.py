@@ -66,7 +66,8 @@ def test_json_is_one_utf8_document_with_every_field(book: str) -> None:
     document = run_hip("ask", book, QUESTION, "--json", engine=engine).json
     assert document["answer"] == "終"
     assert document["finish_reason"] == "stop"
-    assert list(document["model"]) == ["id", "revision", "format", "dtype", "device", "heads"]
+    machine = ["dtype", "weights", "device", "heads"]
+    assert list(document["model"]) == ["id", "revision", "format", *machine]
     assert document["method"]["name"] == "hip"
     assert document["usage"] == {
         "document_tokens": 161,
@@ -91,6 +92,17 @@ def test_json_is_one_utf8_document_with_every_field(book: str) -> None:
         "id", "name", "created", "reused", "complete", "kept_ratio", "stale", "turns",
     ]  # fmt: skip
     assert document["warnings"] == [{"code": "test", "message": "careful", "path": ""}]
+
+
+def test_guessed_tokens_are_told(book: str) -> None:
+    engine = FakeEngine(guessed=(1200, 900))
+    usage = run_hip("ask", book, QUESTION, "--json", engine=engine).json["usage"]
+    assert (usage["drafted_tokens"], usage["accepted_tokens"]) == (1200, 900)
+    told = run_hip("ask", book, QUESTION, "-v", "--draft-tokens", "15", engine=engine)
+    assert "900 of 1,200 tokens guessed from the passages were right" in told.err
+    assert engine.requests[-1].generation.draft_tokens == 15
+    refused = run_hip("ask", book, QUESTION, "--draft-tokens", "16", engine=engine)
+    assert refused.code == 2 and "from 0 to 15" in refused.err
 
 
 def test_jsonl_ends_with_the_result(book: str) -> None:

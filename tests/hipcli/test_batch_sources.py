@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from hipcli.config.settings import Settings
 from hipcli.runs.cluster.allotment import MOST_TRIES, Allotment
+from hipcli.runs.cluster.worker import Worker
 from hipcli.runs.jobs import Job, groups
+from hipcli.terminal.console import Console
 from hipcli.terminal.lanes import Lanes
-from tests.hipcli.fakes import FakeEngine, run_hip
+from tests.hipcli.fakes import FakeEngine, installed, run_hip
 
 JOBS = [
     {"question": "Who?", "sources": ["a.txt"]},
@@ -185,3 +188,21 @@ def test_complete_outputs_are_told_though_earlier_ones_are_missing() -> None:
     assert sink.text == "0"
     lanes.finish()
     assert sink.text == "0|2"
+
+
+def test_a_worker_opens_documents_once_and_tells_what_the_engine_told(tmp_path: Path) -> None:
+    settings = Settings.from_keywords(Console(None, None, None), {})
+    engine = FakeEngine(notices=("odd",))
+    with installed(engine):
+        worker = Worker(settings, str(tmp_path))
+        for job in (Job(1, "x", "Who?", ("a.txt",)), Job(3, None, "When?", ("a.txt",))):
+            found = worker.answer(("a.txt",), ["Who?", "When?"], job)
+            assert (found.error, found.document["answer"]) == (None, "It was Ada.")
+            assert (found.document["line"], found.document["id"]) == (job.line, job.id)
+            assert found.document["warnings"][0]["message"] == "odd"
+        missing = worker.answer(("none.txt",), ["Who?"], Job(4, None, "Who?", ("none.txt",)))
+        elsewhere = Worker(settings, str(tmp_path / "nowhere"))
+        nowhere = elsewhere.answer(("a.txt",), ["Who?"], Job(5, None, "Who?", ("a.txt",)))
+    assert len(engine.configs) == 1 and len(engine.requests) == 2
+    assert missing.document["error"]["code"] == "input_unusable"
+    assert "a worker has no folder" in nowhere.document["error"]["message"]

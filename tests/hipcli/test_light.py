@@ -39,9 +39,17 @@ LIGHT = [
 
 HEAVY = ("torch", "transformers", "triton", "rich", "prompt_toolkit", "jinja2", "tokenizers")
 
-# What a question about a saved session has no use for: readers of documents, drawing, typing,
-# other commands' work, kernels for a GPU.
+# What a question about a saved session has no use for: a library of models (this one is of a common
+# kind), a compiler, readers of documents, drawing, typing, other commands' work, kernels for a GPU.
 UNUSED = (
+    "transformers",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch.distributed.tensor",
+    "accelerate",
+    "huggingface_hub",
+    "scipy",
+    "pandas",
     "rich",
     "prompt_toolkit",
     "pypdf",
@@ -109,7 +117,3 @@ def test_a_question_to_a_session_loads_what_it_uses(
     assert found["code"] == 0
     loaded = set(found["modules"])
     assert not set(UNUSED) & loaded
-    # Transformers has hundreds of architectures; the session's model is one.
-    start = "transformers.models."
-    names = {name.removeprefix(start).split(".")[0] for name in loaded if name.startswith(start)}
-    assert names == {"auto", "llama"}

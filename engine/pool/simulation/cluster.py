@@ -22,6 +22,8 @@ _SLICE_S = 0.25
 _QUEUE = 2
 # The same where requests are handed out in turns, whoever has room.
 _TURN_QUEUE = 16
+# So many requests pass one at the front door that is longer than an instance.
+_MOST_PASSES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class Cluster:
         policy = SchedulerConfig(block_tokens=config.block_tokens, nodes=nodes)
         self._centre = GManager(1, rules, Scheduler(policy, self._model))
         self._now_s = 0.0
-        self._moved = self._room = self._turn = 0
+        self._moved = self._room = self._turn = self._passes = 0
         self._generated = 0.0
 
     @property
@@ -178,21 +180,25 @@ class Cluster:
     def _open_doors(self, waiting: deque[Job]) -> None:
         """The next requests go to instances with the shortest way to room.
 
-        One that is longer than an instance goes to one that lends nothing, and lets others pass
-        while there is none or another such request still waits for its room.
+        One that is longer than an instance goes to one that lends nothing. While there is none, or
+        none on whose host no such request waits for its room, it lets some others pass.
         """
         passed: deque[Job] = deque()
-        while waiting:
+        while waiting and self._passes < _MOST_PASSES:
             job = waiting.popleft()
             if self._blocks(job) > self._capacity:
                 if passed or not self._begin_long(job):
                     passed.append(job)
+                else:
+                    self._passes = 0
                 continue
             one = self._next_door()
             if one is None:
                 waiting.appendleft(job)
                 break
             one.wait(job, self._blocks(job))
+            self._passes += bool(passed)
+        self._passes *= bool(passed)
         waiting.extendleft(reversed(passed))
 
     def _next_door(self) -> _Instance | None:
@@ -206,13 +212,18 @@ class Cluster:
         return min(doors, key=_Instance.committed, default=None)
 
     def _begin_long(self, job: Job) -> bool:
-        is_placing = any(
-            not running.read and not one.manager.is_placed(request)
+        placing = {
+            one.node
             for one in self._instances.values()
             for request, running in one.running.items()
-        )
-        owners = [one for one in self._instances.values() if not one.manager.is_creditor]
-        if is_placing or not owners:
+            if not running.read and not one.manager.is_placed(request)
+        }
+        owners = [
+            one
+            for one in self._instances.values()
+            if not one.manager.is_creditor and one.node not in placing
+        ]
+        if not owners:
             return False
         one = min(owners, key=lambda one: (one.manager.is_debtor, one.committed()))
         blocks, name = self._blocks(job), f"r{job.number}"

@@ -150,7 +150,6 @@ def _ray(environment: MutableMapping[str, str] = os.environ) -> Any:
     # Read when Ray is imported and by the processes it starts.
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
     environment.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    environment.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     try:
         import ray
     except ImportError as error:

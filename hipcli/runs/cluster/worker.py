@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from hipcli.config.arguments import Sources
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import HipError, InputError
+from hipcli.engine.events import Event, Notice
 from hipcli.runs import jobs
 from hipcli.runs.inquiry import Inquiry
 from hipcli.runs.jobs import Answered, Job
 from hipcli.terminal.console import Console
 from hipcli.terminal.progress import ProgressView
+from hipcli.terminal.report import warning_row
 
 if TYPE_CHECKING:
     from hipcli.engine.engine import Engine
@@ -51,10 +53,15 @@ class Worker:
         try:
             with self._console.libraries_kept_quiet():
                 inquiry = self._opened(sources, texts)
-                return jobs.answer(inquiry, job, lambda event: None, self._warnings)
+                return jobs.answer(inquiry, job, self._heard, self._warnings)
         except HipError as error:
             self._close()
             return jobs.failed(job, error)
+
+    def _heard(self, event: Event) -> None:
+        """Of all that the engine tells on the way, warnings are kept."""
+        if isinstance(event, Notice):
+            self._warnings.append(warning_row(event.code, event.message))
 
     def _opened(self, sources: tuple[str, ...], texts: list[str]) -> Inquiry:
         if self._inquiry is None or self._sources != sources:

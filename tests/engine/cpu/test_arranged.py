@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, GemmaConfig, Olmo2Config, SeedOss
 
 from hipcli.engine.cpu.forward import arrange
 from hipcli.engine.cpu.layers import KNOWN, is_known
-from hipcli.engine.cpu.linear import PackedLinear, PartOfLinear, can_pack
+from hipcli.engine.cpu.linear import PackedLinear, PartOfLinear, best_form
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
@@ -158,7 +158,8 @@ def test_a_full_store_says_so() -> None:
 
 
 needs_packing = pytest.mark.skipif(
-    not can_pack(nn.Linear(1, 1, dtype=torch.bfloat16)), reason="no bf16 products on this CPU"
+    best_form(nn.Linear(1, 1, dtype=torch.bfloat16), "auto") is not PackedLinear,
+    reason="no bf16 products on this CPU",
 )
 
 

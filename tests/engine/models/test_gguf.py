@@ -10,14 +10,17 @@ from safetensors.numpy import load_file
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from hipcli.engine.errors import ModelError
+from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.models import load, resolve
 from hipcli.engine.models.gguf import child, convert, file_digest, no_progress
 from hipcli.engine.models.gguf.metadata import Metadata
 from hipcli.engine.models.gguf.rope import llama3_factors, rope_parameters
 from hipcli.engine.models.gguf.vocabulary import SPLITS, byte_level
+from hipcli.engine.runner import Runner
 from hipcli.engine.tokenizer import load_tokenizer
 from tests.engine import toy_tokenizers as toys
 from tests.engine.models import toy_models
+from tests.engine.tiny import prefill_logits
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +53,12 @@ def test_the_model_computes_what_its_source_computes(source, converted):
     import transformers
 
     loaded = load(converted[0], device="cpu", dtype="fp32")
-    ids = torch.arange(3, 60)[None]
+    ids = torch.arange(3, 60)
     stock = transformers.LlamaForCausalLM.from_pretrained(source)
     with torch.no_grad():
-        assert torch.allclose(loaded.model(ids).logits, stock(ids).logits, rtol=1e-4, atol=1e-4)
+        expected = stock(ids[None]).logits[0]
+    ours = prefill_logits(Runner(loaded.model), DenseMethod(), ids, 64)
+    assert torch.allclose(ours, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_tokenizer_comes_along(source, converted):

@@ -1,16 +1,18 @@
 """Loading: the stock model comes out, and anything wrong with the files is said."""
 
 import json
-import types
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from hipcli.engine.errors import ModelError, UsageError
+from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.models import ModelFolder, load, pick_device, pick_dtype
-from hipcli.engine.models.loading import _cpu_has_bf16
+from hipcli.engine.models.decoder import Decoder
+from hipcli.engine.runner import Runner
 from tests.engine.models import toy_models
+from tests.engine.tiny import prefill_logits
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +43,26 @@ def edit_config(folder, **settings):
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def test_the_stock_model_in_eval_mode_without_gradients(folder, capfd):
+@pytest.mark.parametrize("kind", ["default", "yarn"])
+def test_the_stock_model_in_eval_mode_without_gradients(folder, capfd, kind):
+    """Built without Transformers where its kind allows it, else by Transformers."""
     import transformers
 
+    if kind == "yarn":
+        rope = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 2.0}
+        edit_config(folder, rope_parameters=rope)
     loaded = load(model_folder(folder), device="cpu", dtype="fp32")
     assert capfd.readouterr() == ("", "")
     assert not loaded.model.training
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
     assert (loaded.dtype, loaded.device) == ("float32", "cpu")
-    ids = torch.arange(3, 40)[None]
+    assert isinstance(loaded.model, Decoder) == (kind == "default")
+    ids = torch.arange(3, 40)
     stock = transformers.LlamaForCausalLM.from_pretrained(folder)
     with torch.no_grad():
-        assert torch.equal(loaded.model(ids).logits, stock(ids).logits)
+        expected = stock(ids[None]).logits[0]
+    ours = prefill_logits(Runner(loaded.model), DenseMethod(), ids, 64)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_dtypes(folder):
@@ -153,24 +163,3 @@ def test_auto_dtype(monkeypatch):
     assert pick_dtype("auto", "cuda:0") == "bfloat16"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
     assert pick_dtype("auto", "cuda:0") == "float16"
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False, raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
-    assert pick_dtype("auto", "cpu") == "bfloat16"
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
-    assert pick_dtype("auto", "cpu") == "float32"
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("flags\t\t: fpu sse avx512_bf16 avx\n", True),
-        ("flags\t\t: fpu amx_tile\n", True),
-        ("flags\t\t: fpu avx512f\n", False),
-        ("", False),
-    ],
-)
-def test_the_cpu_is_asked_where_torch_cannot_tell(tmp_path, text, expected):
-    (tmp_path / "cpuinfo").write_text(text)
-    old_torch = types.SimpleNamespace(cpu=types.SimpleNamespace())
-    assert _cpu_has_bf16(old_torch, tmp_path / "cpuinfo") is expected
-    assert _cpu_has_bf16(old_torch, tmp_path / "none") is False

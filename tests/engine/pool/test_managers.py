@@ -49,7 +49,7 @@ def happen(world: World, kind: int, a: int, b: int, c: int) -> None:
         world.release(name, request)
     elif kind in (10, 11) and request is not None:
         target = names[c % len(names)]
-        world.order(name, request, 1 + c % 5, target)
+        world.order(name, request, 1 + c % 5, target, unplaced=kind == 11)
     elif kind == 12:
         world.tick(0.5 + a % 7)
         world.schedule()

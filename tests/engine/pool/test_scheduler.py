@@ -56,7 +56,22 @@ def test_pages_are_not_sent_over_the_slow_network_for_gain() -> None:
     # Room for what cannot wait is taken there all the same.
     longer = standing("a", 0, local_blocks={"long": 100}, unplaced_blocks={"long": 30})
     plan = Scheduler(config, MODEL).plan([longer, standing("b", 90)])
-    assert plan.moves == (("a", MoveBlocks("long", 30, "b")),)
+    assert plan.moves == (("a", MoveBlocks("long", 30, "b", unplaced=True)),)
+
+
+def test_what_a_host_holds_already_is_no_room_for_more() -> None:
+    config = SchedulerConfig(nodes={"a": "1", "b": "1", "c": "2"})
+    owner = standing(
+        "a", 0, local_blocks={"long": 100}, unplaced_blocks={"long": 30}, away_blocks={"b": 90}
+    )
+    full = standing("b", 10, lendable_blocks=0, guest_blocks=90)
+    plan = Scheduler(config, MODEL).plan([owner, full, standing("c", 60)])
+    assert plan.moves == (("a", MoveBlocks("long", 30, "c", unplaced=True)),)
+    # While it can be enough, the host's own memory is waited for.
+    begun = standing("a", 0, local_blocks={"long": 100}, unplaced_blocks={"long": 30})
+    busy = standing("b", 10, lendable_blocks=0)
+    plan = Scheduler(config, MODEL).plan([begun, busy, standing("c", 60)])
+    assert (plan.moves, plan.set_aside) == ((), {"b": 30})
 
 
 names = st.sampled_from("abcdef")

@@ -37,8 +37,9 @@ def test_the_tables_agree_with_what_is_published() -> None:
     assert LLAMA2_7B.kv_bytes * 1e6 > 500e9
 
 
-def test_a_pool_serves_what_no_instance_can_hold() -> None:
-    jobs = generate(TRACE, 300, seed=3)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pool_serves_what_no_instance_can_hold(seed: int) -> None:
+    jobs = generate(TRACE, 300, seed)
     alone = Cluster(replace(SMALL, pooled=False)).serve(jobs)
     pool = Cluster(SMALL).serve(jobs)
     too_long = [job for job in jobs if job.prompt_tokens > 111_618]

@@ -81,8 +81,10 @@ class World:
     def release(self, name: str, request: str) -> None:
         self.network.extend(self.managers[name].release(request))
 
-    def order(self, source: str, request: str, blocks: int, to: str) -> None:
-        envelope = Envelope(CENTRE, 0, source, MoveBlocks(request, blocks, to))
+    def order(
+        self, source: str, request: str, blocks: int, to: str, unplaced: bool = False
+    ) -> None:
+        envelope = Envelope(CENTRE, 0, source, MoveBlocks(request, blocks, to, unplaced))
         # An order of whichever gManager it was, arriving now.
         manager = self.managers[source]
         manager._epochs.pop(CENTRE, None)

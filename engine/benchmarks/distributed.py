@@ -1,0 +1,131 @@
+"""Times reading and answering on several ranks, and compares the bytes sent with the sums.
+
+    hip bench distributed --device cpu -- --ranks 1 2 4 --length 8192
+
+Every number of ranks gets the same text and the same question; the answers must be those of one
+rank. Prints a table and one line of JSON. Processes of one CPU share its cores, so more of them
+are no faster there: it is the bytes that count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hipcli.engine.config import EngineConfig, GenerationConfig
+from hipcli.engine.distributed.engine import DistributedEngine
+from hipcli.engine.distributed.starting import Crew
+from hipcli.engine.distributed.wire import WireShape
+from hipcli.engine.engine import Engine
+from hipcli.engine.events import Phase, Result
+from hipcli.engine.request import AskRequest
+
+QUESTION_TOKENS = 24
+
+
+def request_of(engine: Engine, length: int, new_tokens: int) -> AskRequest:
+    """A question about random tokens, the same for the same length; nothing is guessed."""
+    generator = np.random.default_rng(length)
+    ids = generator.integers(100, engine.tokenizer.vocab_size - 100, length, dtype=np.int32)
+    return AskRequest(
+        context_ids=ids,
+        question_ids=ids[-QUESTION_TOKENS:].tolist(),
+        prefix_tokens=16,
+        answer="attend",
+        generation=GenerationConfig(max_new_tokens=new_tokens, draft_tokens=0),
+    )
+
+
+def measured(config: EngineConfig, ranks: int, length: int, new_tokens: int) -> dict[str, Any]:
+    """One number of ranks: speeds, and the bytes per token as counted and as they must be."""
+    if ranks == 1:
+        engine = Engine.open(config)
+        *_, result = engine.ask(request_of(engine, length, new_tokens))
+        return _row(result, ranks)
+    shared = DistributedEngine.over(config, Crew(ranks))
+    sent: dict[str, int] = {}
+    error: BaseException | None = None
+    try:
+        for event in shared.ask(request_of(shared, length, new_tokens)):
+            if isinstance(event, Phase) and event.name == "answer":
+                sent = shared.team.run("traffic")
+            if isinstance(event, Result):
+                result = event
+        answering = shared.team.run("traffic")
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        shared.close(error)
+    runner = shared.runner
+    layout = runner.layout
+    shape = WireShape(
+        layout.num_layers, runner.num_heads, layout.head_dim, layout.dtype.itemsize, ranks
+    )
+    # The last token of an answer is never run.
+    alike = QUESTION_TOKENS + result.generated_tokens - 1
+    return _row(result, ranks) | {
+        "reading_bytes": (sent["queries"] + sent["partials"]) / length,
+        "reading_bytes_computed": shape.reading_bytes,
+        "reading_selection_bytes": sent["selection"] / length,
+        "answering_bytes": answering["partials"] / alike,
+        "answering_bytes_computed": shape.answering_bytes,
+        "answering_selection_bytes": (answering["selection"] + answering["votes"]) / alike,
+    }
+
+
+def _row(result: Result, ranks: int) -> dict[str, Any]:
+    steps = max(result.generated_tokens - 1, 1)
+    return {
+        "ranks": ranks,
+        "prefill_tokens_per_s": result.context_tokens / max(result.timings["prefill_s"], 1e-9),
+        "decode_ms": result.timings["decode_s"] / steps * 1000,
+        "answer": result.answer,
+    }
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run it; 1 if an answer or a count is not what it must be."""
+    parser = argparse.ArgumentParser(prog="hip bench distributed", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--models-dir", type=Path, required=True)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--new-tokens", type=int, default=16)
+    options = parser.parse_args(words)
+    config = EngineConfig(options.models_dir, options.model, device=options.device)
+    rows = [measured(config, n, options.length, options.new_tokens) for n in options.ranks]
+    wrong = [row["ranks"] for row in rows if not sound(row, rows[0])]
+    print(f"{'ranks':>5} {'read tok/s':>10} {'decode ms':>9}  bytes a token: counted (computed)")
+    for row in rows:
+        told = "none"
+        if row["ranks"] > 1:
+            told = (
+                f"reading {row['reading_bytes']:,.0f} ({row['reading_bytes_computed']:,}), "
+                f"answering {row['answering_bytes']:,.0f} ({row['answering_bytes_computed']:,})"
+            )
+        speed, decode_ms = row["prefill_tokens_per_s"], row["decode_ms"]
+        print(f"{row['ranks']:>5} {speed:>10,.0f} {decode_ms:>9.1f}  {told}")
+    from hipcli.engine.benchmarks.engine import environment
+
+    facts = environment(options.device) | {"length": options.length, "wrong": wrong}
+    kept = [{k: v for k, v in row.items() if k != "answer"} for row in rows]
+    print(json.dumps(facts | {"rows": kept}))
+    return 1 if wrong else 0
+
+
+def sound(row: dict[str, Any], first: dict[str, Any]) -> bool:
+    """True if the answer is the first row's, and the bytes are those that must be."""
+    same = row["answer"] == first["answer"]
+    if row["ranks"] == 1:
+        return same
+    return (
+        same
+        and row["reading_bytes"] == row["reading_bytes_computed"]
+        and row["answering_bytes"] == row["answering_bytes_computed"]
+    )

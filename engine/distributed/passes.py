@@ -1,0 +1,136 @@
+"""The attention of each kind of forward pass on one rank; what `engine/passes` is to one device.
+
+`ShardReading` reads a document, every rank the tokens of its own pages. The tokens of a question
+(`ShardQuestion` with a vote of all heads, `ShardUnvoted` without) and of an answer (`ShardAnswer`)
+run on all ranks alike.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from hipcli.engine.distributed.attending import (
+    ShardStep,
+    attend_alike,
+    attend_here,
+    gather_queries,
+    return_partials,
+)
+from hipcli.engine.distributed.choosing import Chooser
+from hipcli.engine.methods.base import Method, no_blocks
+from hipcli.engine.parts import Part, parts
+from hipcli.engine.store.layout import PAGE_TOKENS
+from hipcli.kernels.types import SparsePlan
+
+
+class ShardAttention(Protocol):
+    """The attention of one pass on one rank."""
+
+    def attend(self, layer: int, q: torch.Tensor, step: ShardStep) -> torch.Tensor:
+        """Attend with this rank's queries of one layer, [T, num_heads, head_dim]; collective."""
+
+
+@dataclass(slots=True)
+class ShardReading:
+    """Chunks of a document."""
+
+    method: Method
+    chooser: Chooser
+
+    def attend(self, layer: int, q: torch.Tensor, step: ShardStep) -> torch.Tensor:
+        """See `ShardAttention`; q are the queries of the tokens on this rank's pages."""
+        step.end_where_written(layer)
+        everyone = gather_queries(q, step)
+        results = [
+            self._attend(layer, everyone[part.low : part.high], step, part)
+            for part in parts(self.method.geometry, step.start, step.tokens, q.device)
+        ]
+        outs, lses = zip(*results, strict=True)
+        return return_partials(torch.cat(outs), torch.cat(lses), q, step)
+
+    def _attend(
+        self, layer: int, q: torch.Tensor, step: ShardStep, part: Part
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        geometry, size = self.method.geometry, self.method.prefill_block_size_k
+        blocks, sink_tokens, local_tokens = None, 0, part.end
+        if not part.dense:
+            blocks = self.chooser.for_chunk(layer, q, part.window_starts, step)
+            sink_tokens = geometry.sink_tokens
+            selected = 0 if blocks is None else blocks.shape[2] * size
+            local_tokens = sink_tokens + selected + geometry.window_tokens + PAGE_TOKENS
+        first = geometry.window_start(part.end - q.shape[0])
+        step.store.check_attended(layer, blocks, size, sink_tokens, first)
+        plan = SparsePlan(
+            no_blocks(len(part.window_starts), step) if blocks is None else blocks,
+            part.window_starts,
+            PAGE_TOKENS,
+            size,
+            sink_tokens,
+            local_tokens,
+        )
+        return attend_here(layer, q, step, plan, part.end)
+
+
+@dataclass(slots=True)
+class ShardUnvoted:
+    """Tokens of a question without a look at every key.
+
+    Args:
+        method: sinks and window.
+        chooser: selects.
+        own_words: which of the pass's tokens are the asker's own, [start, end).
+    """
+
+    method: Method
+    chooser: Chooser
+    own_words: tuple[int, int]
+
+    def attend(self, layer: int, q: torch.Tensor, step: ShardStep) -> torch.Tensor:
+        """See `ShardAttention`."""
+        geometry, blocks = self.method.geometry, None
+        starts = window_starts(self.method, step, q.device)
+        if geometry.window_start(step.end - 1) > 0:
+            blocks = self.chooser.unvoted(layer, q, starts, step, self.own_words)
+        if blocks is None:
+            blocks = no_blocks(len(q), step)
+        return attend_alike(layer, q, step, (blocks, starts), self.method, self.method.block_size_k)
+
+
+@dataclass(slots=True)
+class ShardAnswer:
+    """The tokens of an answer.
+
+    Args:
+        method: sinks and window.
+        chooser: selects where no pages are given.
+        pages: int64 [n], pages that every layer and head attends; None lets the method select.
+    """
+
+    method: Method
+    chooser: Chooser
+    pages: torch.Tensor | None = None
+    _kept: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def attend(self, layer: int, q: torch.Tensor, step: ShardStep) -> torch.Tensor:
+        """See `ShardAttention`."""
+        start = self.method.geometry.window_start(step.start)
+        starts = step.store.filled(start).expand(len(q)).contiguous()
+        size = self.method.block_size_k if self.pages is None else PAGE_TOKENS
+        blocks = None
+        if start and self.pages is not None:
+            first = self.method.geometry.sink_tokens // PAGE_TOKENS
+            inside = (self.pages >= first) & (self.pages < start // PAGE_TOKENS)
+            shape = (len(q), step.store.layout.num_kv_heads, -1)
+            blocks = self.pages[inside].int().expand(shape).contiguous()
+        elif start:
+            blocks = self.chooser.for_token(layer, q, starts, step)
+        if blocks is None:
+            blocks = no_blocks(len(q), step)
+        return attend_alike(layer, q, step, (blocks, starts), self.method, size)
+
+
+def window_starts(method: Method, step: ShardStep, device: torch.device) -> torch.Tensor:
+    """int32 [T] of the tokens of a pass."""
+    positions = torch.arange(step.start, step.end, device=device)
+    return method.geometry.window_starts_at(positions)

@@ -1,0 +1,64 @@
+"""Sparse attention of queries to those of their keys that lie here; the others lie elsewhere."""
+
+from __future__ import annotations
+
+import torch
+
+from ..backends import implementation
+from ..checks import check_paged_kv, check_plan, check_rope, check_seqlen, require_same_device
+from ..types import PagedKV, RopeTables, SparsePlan
+
+
+def shard_attention(
+    q: torch.Tensor,
+    kv: PagedKV,
+    plan: SparsePlan,
+    rope: RopeTables,
+    seqlen_k: torch.Tensor,
+    softmax_scale: float,
+    *,
+    backend: str = "auto",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend the last N tokens of a sequence to the keys of their plan that lie in this shard.
+
+    The same function as `sparse_prefill` for a page table with holes: a page of slot -1 lies in
+    another shard. Its keys keep their packed positions and are not attended. So all shards are
+    given the same plan, and `merge_partials` of their results is `sparse_prefill` of the whole.
+
+    Args:
+        q: [N, num_heads, head_dim], un-rotated; its token n stands at seqlen_k - N + n.
+        kv: pages; -1 in the page table marks those of other shards.
+        plan: per query block and KV head, over the pages of all shards.
+        rope: tables with at least plan.local_tokens rows.
+        seqlen_k: int32 [1], tokens of the sequence, wherever they lie.
+        softmax_scale: factor of the logits.
+        backend: a name of BACKENDS, or "auto".
+
+    Returns:
+        out [N, num_heads, head_dim] in q's dtype, normalised over the keys here, and lse fp32
+        [N, num_heads]; zeros and -inf for a query with no key here.
+
+    Raises:
+        ValueError, TypeError: a shape, value, dtype or device does not fit.
+        NotImplementedError: the backend lacks this operator, or the pages are in fp8.
+
+    Source: DistAttention of Infinite-LLM (2401.02669, section 4), in the normalised form.
+    """
+    check_paged_kv(kv, q, backend)
+    check_rope(rope, q.shape[2])
+    check_plan(plan, q, kv, rope)
+    check_seqlen(seqlen_k)
+    if kv.k_scales is not None:
+        raise NotImplementedError("shards of float8_e4m3fn pages cannot be attended")
+    require_same_device(
+        q=q,
+        k_pages=kv.k_pages,
+        v_pages=kv.v_pages,
+        page_table=kv.page_table,
+        cos=rope.cos,
+        block_indices=plan.block_indices,
+        window_starts=plan.window_starts,
+        seqlen_k=seqlen_k,
+    )
+    run = implementation("shard_attention", backend, q.device)
+    return run(q, kv, plan, rope, seqlen_k, softmax_scale)

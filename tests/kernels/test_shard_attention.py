@@ -1,0 +1,79 @@
+"""Shards of a sequence: merged they are the whole, whatever page lies where."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from hipcli.kernels.merge_partials import merge_partials
+from hipcli.kernels.shard_attention import shard_attention
+from hipcli.kernels.sparse_prefill import sparse_prefill
+from hipcli.kernels.types import PagedKV
+
+from .builders import Case, Shape, make_case, make_plan
+from .oracles import attention, relative_error
+
+SCALE = 0.11
+SHAPES = {
+    "one token": Shape(1, 1),
+    "page + 1": Shape(17, 17),
+    "group 3": Shape(33, 150, num_heads=3, num_kv_heads=1),
+    "partial rotary": Shape(40, 180, head_dim=80, rotary_dim=32),
+}
+# Owners of the pages, repeated as often as needed; of three shards the last one may have none.
+PLACEMENTS = {
+    "interleaved": [0, 1, 2],
+    "empty shard": [0, 1, 1],
+    "one page": [0] * 4 + [1] + [0] * 20,
+    "lent": [2, 2, 2, 1, 1, 0, 0, 0],
+}
+
+
+def shards(case: Case, owners: list[int]) -> list[PagedKV]:
+    """The case's pages in three shards; what lies elsewhere is NaN here."""
+    kv, parts = case.kv, []
+    owner = torch.tensor(owners).repeat(40)[: len(kv.page_table)]
+    used = torch.arange(len(owner)) < -(-case.shape.seqlen_k // case.shape.page_size)
+    for rank in range(3):
+        away = kv.page_table[used & (owner != rank)].long()
+        k_pages, v_pages = kv.k_pages.clone(), kv.v_pages.clone()
+        k_pages[away], v_pages[away] = torch.nan, torch.nan
+        parts.append(PagedKV(k_pages, v_pages, kv.page_table.masked_fill(owner != rank, -1)))
+    return parts
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("placed", PLACEMENTS)
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("size", [1, 16])
+def test_merged_shards_are_the_whole(size, name, placed, backend):
+    case = make_case(SHAPES[name], torch.device("cpu"))
+    # Where part of a page is unwritten it holds NaN, which no caller's store does.
+    case = dataclasses.replace(case, kv=_zeroed(case.kv))
+    plan = make_plan(case, block_size_q=size, window_tokens=40, num_selected=4)
+    results = [
+        shard_attention(case.q, kv, plan, case.rope, case.seqlen_k, SCALE, backend=backend)
+        for kv in shards(case, PLACEMENTS[placed])
+    ]
+    outs, lses = (torch.stack(parts) for parts in zip(*results, strict=True))
+    assert torch.isfinite(outs).all()
+    out, lse = merge_partials(outs, lses)
+    true_out, true_lse = attention(case, plan, SCALE)
+    assert relative_error(out, true_out) < 2e-6
+    assert relative_error(lse, true_lse) < 2e-6
+
+
+def test_all_pages_here_is_sparse_prefill():
+    case = make_case(Shape(33, 150), torch.device("cpu"))
+    plan = make_plan(case, block_size_q=16, window_tokens=40, num_selected=4)
+    arguments = (case.q, _zeroed(case.kv), plan, case.rope, case.seqlen_k, SCALE)
+    out, lse = shard_attention(*arguments)
+    true_out, true_lse = sparse_prefill(*arguments)
+    assert relative_error(out, true_out) < 2e-6
+    assert relative_error(lse, true_lse) < 2e-6
+
+
+def _zeroed(kv: PagedKV) -> PagedKV:
+    return PagedKV(kv.k_pages.nan_to_num(0.0), kv.v_pages.nan_to_num(0.0), kv.page_table)
