@@ -46,8 +46,11 @@ class HostLimit:
         return self.num_bytes - resident_bytes()
 
     def reached(self, spare_bytes: int) -> bool:
-        """True if less is left than what is about to be touched, or than an eighth."""
-        return self.room_bytes < max(spare_bytes, self.num_bytes // 8)
+        """True if less is left than what is about to be touched, or than a quarter.
+
+        A quarter: what is computed on the way needs memory too, some 200 MiB at a time.
+        """
+        return self.room_bytes < max(spare_bytes, self.num_bytes // 4)
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:

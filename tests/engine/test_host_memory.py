@@ -109,7 +109,7 @@ def test_pages_are_given_back(tmp_path: Path) -> None:
     store = KVStore(layout, pages * 64, limit=HostLimit(start + (48 << 20), tmp_path))
     told = list(overflow(store, Disk()))
     assert len(told) == 1
-    # The limit of the test itself is far below an eighth of what a process with torch takes.
+    # The limit of the test itself is far below a quarter of what a process with torch takes.
     store._memory._limit = SimpleNamespace(  # type: ignore[assignment]
         reached=lambda spare_bytes: resident_bytes() > start + (16 << 20)
     )
