@@ -34,7 +34,7 @@ class GenerationConfig:
         seed: of the sampling.
         draft_tokens: at most so many tokens are guessed from the passages and checked in one pass,
             from 0 (none) to `MAX_DRAFT_TOKENS`; None for what is fastest on the device. The answer
-            is the same.
+            is the same up to rounding.
     """
 
     max_new_tokens: int = 512
@@ -98,8 +98,9 @@ class EngineConfig:
         weights: a name in WEIGHT_FORMS; int8 takes half the memory of bfloat16 and answers
             faster, and a little differently; CPU only.
         threads: of a processor's matrix products; 0 has one for each core it may use.
-        gpu_memory_bytes, host_memory_bytes: most that weights, keys and values may take on a GPU,
-            or on a CPU; 0 for what there is.
+        gpu_memory_bytes: most that weights, keys and values may take on a GPU; 0 for what there is.
+        host_memory_bytes: most that the process should take where the model runs on a CPU; keys
+            and values beyond it stay in files. 0 for most of what is free.
         method: a name in METHODS.
         method_settings: fields of the method's config that differ from its defaults.
         prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple

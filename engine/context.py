@@ -12,6 +12,7 @@ import torch
 from hipcli.engine.errors import DamagedSessionError, NotCachedError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, SessionInfo
 from hipcli.engine.methods.base import Method
+from hipcli.engine.overflow import overflow
 from hipcli.engine.pace import Pace
 from hipcli.engine.passes import PrefillPass
 from hipcli.engine.request import AskRequest
@@ -212,6 +213,7 @@ class ContextReader:
     def _without_session(self) -> Generator[Event, None, Context]:
         self._session = None
         store = self._new_store()
+        yield from overflow(store, self.disk)
         started = time.perf_counter()
         yield from self._prefill(store, 0)
         return Context(store, SessionInfo(), 0, time.perf_counter() - started)

@@ -17,6 +17,7 @@ from hipcli.engine.models.gates import gates_digest, load_gates
 from hipcli.engine.models.heads import HeadWeights
 from hipcli.engine.models.loading import pick_device
 from hipcli.engine.runner import Runner
+from hipcli.engine.store.limits import HostLimit
 from hipcli.engine.tokenizer import Tokenizer
 
 
@@ -68,7 +69,10 @@ class LoadedEngine:
         if loaded.device != "cpu":
             # Kernels run on the current device.
             torch.cuda.set_device(loaded.device)
-        runner = Runner(loaded.model, config.kv_dtype, weights=config.weights)
+        limit = None
+        if loaded.device == "cpu":
+            limit = HostLimit.of(config.host_memory_bytes, config.models_dir)
+        runner = Runner(loaded.model, config.kv_dtype, weights=config.weights, host_limit=limit)
         _check_kernels(runner, folder.name)
         method = _method(config, runner, folder)
         rope = getattr(loaded.config, "rope_parameters", None) or {}

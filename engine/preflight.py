@@ -12,7 +12,7 @@ from hipcli.engine.json_object import read_json
 from hipcli.engine.models import ModelFolder, pick_device, pick_dtype
 from hipcli.engine.models.folders import weight_files
 from hipcli.engine.models.weights import read_header
-from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout
+from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout, num_pages
 
 if TYPE_CHECKING:
     import torch
@@ -45,25 +45,33 @@ def check_memory(config: EngineConfig, folder: ModelFolder, capacity_tokens: int
 
     dtype = getattr(torch, pick_dtype(config.dtype, device, config.models_dir))
     layout = _layout(folder, dtype, config.kv_dtype == "fp8_e4m3")
-    weights, kv = _weights_bytes(folder, dtype), layout.num_bytes(capacity_tokens)
+    weights, kv = _weights_bytes(folder, dtype), _needed_bytes(layout, capacity_tokens, on_gpu)
     if config.weights == "int8" and not on_gpu:
         # Embeddings keep their dtype; norms are nothing beside them.
         weights = weights // dtype.itemsize + _embedding_bytes(folder, dtype)
     if weights + kv <= limit:
         return
     flag = "--gpu-memory" if on_gpu else "--host-memory"
-    room = (limit - weights) // layout.num_bytes(PAGE_TOKENS) * PAGE_TOKENS
+    room = (limit - weights) // _needed_bytes(layout, PAGE_TOKENS, on_gpu) * PAGE_TOKENS
     ways = [f"raise {flag}"]
     if room >= _MIN_TOKENS:
         ways.append(f"cut the text with --fit middle --context-limit {room}")
     if on_gpu and not layout.quantised:
         ways.append("halve keys and values with --kv-dtype fp8_e4m3")
     ways.append("use a smaller model")
+    what = "keys and values" if on_gpu else "the summaries"
     raise DoesNotFitError(
-        f"weights ({_mib(weights)}) and keys and values of {capacity_tokens:,} tokens"
+        f"weights ({_mib(weights)}) and {what} of {capacity_tokens:,} tokens"
         f" ({_mib(kv)}) take {_mib(weights + kv)}; {flag} allows {_mib(limit)}",
         ", or ".join(ways),
     )
+
+
+def _needed_bytes(layout: KVLayout, num_tokens: int, on_gpu: bool) -> int:
+    """Bytes of what of a context must be in memory: on a CPU its pages may lie on the disk."""
+    if on_gpu:
+        return layout.num_bytes(num_tokens)
+    return layout.num_layers * num_pages(num_tokens) * layout.summary_bytes
 
 
 def _weights_bytes(folder: ModelFolder, dtype: "torch.dtype") -> int:

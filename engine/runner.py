@@ -19,6 +19,7 @@ from hipcli.engine.models.decoder import Decoder
 from hipcli.engine.norms import fuse_norms
 from hipcli.engine.rope import IdentityRotary, RopeTables
 from hipcli.engine.step import KeysWritten, StepInput
+from hipcli.engine.store.limits import HostLimit
 from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.kernels.backends import resolve
 
@@ -63,13 +64,20 @@ class Runner:
         kv_dtype: how keys and values are stored, a name in `config.KV_DTYPES`.
         backend: of the kernels, or "auto" for the one of the model's device.
         weights: how they are kept on a CPU, a name in `config.WEIGHT_FORMS`.
+        host_limit: of the process's memory where the model runs on a CPU, or None.
     """
 
     def __init__(
-        self, model: Any, kv_dtype: str = "auto", backend: str = "auto", weights: str = "auto"
+        self,
+        model: Any,
+        kv_dtype: str = "auto",
+        backend: str = "auto",
+        weights: str = "auto",
+        host_limit: HostLimit | None = None,
     ) -> None:
         config = model.config
         self.model = model
+        self.host_limit = host_limit
         self.device = next(model.parameters()).device
         self.dtype = next(model.parameters()).dtype
         self.backend = resolve(backend, self.device)
@@ -109,7 +117,7 @@ class Runner:
     def new_store(self, capacity_tokens: int) -> KVStore:
         """An empty store where the model is. Raises DoesNotFitError if there is no room."""
         check_kv_fits(self.layout, capacity_tokens, self.device)
-        return KVStore(self.layout, capacity_tokens, self.backend, self.device)
+        return KVStore(self.layout, capacity_tokens, self.backend, self.device, self.host_limit)
 
     @torch.inference_mode()
     def forward(self, ids: torch.Tensor, step: StepInput) -> None:

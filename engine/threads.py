@@ -85,3 +85,11 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
+
+
+def quiet_transport(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Keep PyTorch's transport from writing about lost connections: hip says what was lost.
+
+    Read when torch is first imported.
+    """
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

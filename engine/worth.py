@@ -53,13 +53,19 @@ def page_worth(store: KVStore) -> np.ndarray:
 def _layer_worth(store: KVStore, layer: int, pages: int) -> torch.Tensor:
     """fp32 [pages]: the mean over heads, in standard deviations of what a token is worth there."""
     step = -(-pages // SAMPLE_PAGES)
-    sample = _keys(store, layer, slice(0, pages, step)).transpose(0, 1).flatten(1, 2)
-    mean, whitening = _spread(sample)
+    # Head by head: together they would take 50 MiB several times over.
+    spreads = []
+    for head in range(store.layout.num_kv_heads):
+        one = slice(head, head + 1)
+        sample = _keys(store, layer, slice(0, pages, step), one).transpose(0, 1).flatten(1, 2)
+        spreads.append(_spread(sample))
+    mean, whitening = (torch.cat(parts) for parts in zip(*spreads, strict=True))
     found = []
     sums = torch.zeros(len(mean), device=mean.device)
     squares = torch.zeros_like(sums)
     for first in range(0, pages, PIECE_PAGES):
         keys = _keys(store, layer, slice(first, min(first + PIECE_PAGES, pages)))
+        store.relieve()
         # [n, num_kv_heads, page_size]: squared distances in units of the spread.
         far = ((keys - mean) @ whitening).square().sum(-1)
         found.append(far.topk(UNUSUAL_TOKENS, dim=-1).values.mean(-1))
@@ -86,9 +92,9 @@ def whitened(covariance: torch.Tensor) -> torch.Tensor:
     return directions * spread.maximum(least).rsqrt().unsqueeze(1)
 
 
-def _keys(store: KVStore, layer: int, which: slice) -> torch.Tensor:
-    """Keys of some pages, fp32 [n, num_kv_heads, page_size, head_dim]."""
+def _keys(store: KVStore, layer: int, which: slice, heads: slice = slice(None)) -> torch.Tensor:
+    """Keys of some pages, all heads or some: fp32 [n, num_kv_heads, page_size, head_dim]."""
     pages, scales = store.pages[layer][which], store.scales[layer]
     if scales is not None:
         pages = dequantise(pages, scales[which], store.layout.dtype)
-    return pages[:, 0].float()
+    return pages[:, 0, heads].float()

@@ -55,13 +55,12 @@ def measured(config: EngineConfig, ranks: int, length: int, new_tokens: int) -> 
                 sent = shared.team.run("traffic")
             if isinstance(event, Result):
                 result = event
-        answering = shared.team.run("traffic")
+        answering, runner = shared.team.run("traffic"), shared.runner
     except BaseException as raised:
         error = raised
         raise
     finally:
         shared.close(error)
-    runner = shared.runner
     layout = runner.layout
     shape = WireShape(
         layout.num_layers, runner.num_heads, layout.head_dim, layout.dtype.itemsize, ranks

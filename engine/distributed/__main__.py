@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from hipcli.engine.threads import prepare_threads
+from hipcli.engine.threads import prepare_threads, quiet_transport
 
 
 def main(words: list[str]) -> int:
@@ -17,6 +17,7 @@ def main(words: list[str]) -> int:
     # Ctrl-C reaches all processes of a terminal; rank 0 decides what it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prepare_threads()
+    quiet_transport()
     from hipcli.engine.distributed.control import Address
     from hipcli.engine.distributed.starting import config_of
     from hipcli.engine.distributed.working import work

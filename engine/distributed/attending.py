@@ -64,7 +64,7 @@ class ShardStep:
         self.store.append(layer, self.start, k, v)
 
     def append_joined(self, layer: int, joined: torch.Tensor) -> None:
-        """As `StepInput.append_joined`."""
+        """`append` of queries, keys and values in one, [T, all heads, head_dim]."""
         heads = self.store.layout.num_kv_heads
         self.append(layer, joined[:, -2 * heads : -heads], joined[:, -heads:])
 

@@ -125,10 +125,9 @@ class Heart:
         for rank, word in list(self._words.items()):
             if word:
                 return RankLostError(f"rank {rank} failed: {word}", _WHAT_TO_DO)
-        silent = self.silent(self._address.stall_s)
-        if silent is None:
-            return None
         limit = self._address.stall_s
+        if (silent := self.silent(limit)) is None:
+            return None
         return RankLostError(f"rank {silent} was not heard of for {limit} s", _WHAT_TO_DO)
 
     def explain(self, error: Exception) -> RankLostError:

@@ -21,7 +21,7 @@ from hipcli.engine.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 # A process that was told to end does so within this many seconds, or is killed.
-END_S = 5.0
+END_S = 2.0
 
 
 @dataclass(slots=True)

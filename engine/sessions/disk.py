@@ -7,6 +7,7 @@ are not written here but through their mapping, into blocks that `allocate` took
 import contextlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,6 +59,19 @@ class Disk:
                 os.ftruncate(fd, num_bytes)
         finally:
             os.close(fd)
+
+    def unnamed(self, folder: Path, num_bytes: int) -> int:
+        """An open file of zeros that no folder lists: it is gone once nothing uses it.
+
+        Returns:
+            Its descriptor, to be closed by the caller.
+        """
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
+            else:
+                os.ftruncate(file.fileno(), num_bytes)
+            return os.dup(file.fileno())
 
     def copy(self, source: Path, target: Path, num_bytes: int) -> None:
         """The first `num_bytes` of `source` become those of `target`, which is there already."""

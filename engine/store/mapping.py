@@ -30,7 +30,10 @@ _libc.mmap.argtypes = [
     ctypes.c_int64,
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
+# On Linux alone it lets go of a mapping's memory at once and keeps what a file holds.
+_MADV_DONTNEED = 4 if sys.platform == "linux" else None
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0x40
 _MAP_FAILED = ctypes.c_void_p(-1).value
@@ -55,13 +58,14 @@ class AddressRange:
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = _round_up(max(num_bytes, 1))
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._file_bytes = 0
         self._address = self._map(None, self.num_bytes, flags, -1)
         self._finalizer = weakref.finalize(self, _libc.munmap, self._address, self.num_bytes)
 
     @staticmethod
-    def _map(address: int | None, num_bytes: int, flags: int, fd: int) -> int:
+    def _map(address: int | None, num_bytes: int, flags: int, fd: int, offset: int = 0) -> int:
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        result = _libc.mmap(address, num_bytes, protection, flags, fd, 0)
+        result = _libc.mmap(address, num_bytes, protection, flags, fd, offset)
         if result == _MAP_FAILED:
             error = os.strerror(ctypes.get_errno())
             raise HipError(
@@ -87,8 +91,30 @@ class AddressRange:
                 raise HipError(f"{path.name} is shorter than its {num_bytes} bytes")
             flags = _MAP_FIXED | (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE)
             self._map(self._address, _round_up(num_bytes), flags, fd)
+            self._file_bytes = num_bytes
         finally:
             os.close(fd)
+
+    def map_part(self, fd: int, offset: int) -> None:
+        """Put a part of an open file under the whole range, which writes through to it.
+
+        Args:
+            fd: of a file that has `num_bytes` bytes from `offset` on; may be closed afterwards.
+            offset: a multiple of the size of memory pages.
+        """
+        flags = _MAP_FIXED | mmap.MAP_SHARED
+        self._map(self._address, self.num_bytes, flags, fd, offset)
+        self._file_bytes = self.num_bytes
+
+    def let_go(self, num_bytes: int) -> None:
+        """Give back the memory of the first bytes, as far as a file holds them.
+
+        They are there as before when they are read again. What a private mapping was written to
+        is lost: only bytes that are as in the file may be named.
+        """
+        whole = min(num_bytes, self._file_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if whole and _MADV_DONTNEED is not None:
+            _libc.madvise(self._address, whole, _MADV_DONTNEED)
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         """A tensor over the start of the range; it keeps the range alive."""

@@ -1,7 +1,6 @@
-"""Where pages lie, and how they come from a session's files and go back to them.
+"""Pages on a GPU, and how they come from a session's files and go back to them.
 
-On a CPU the files are mapped: pages and files are one. On a GPU pages are tensors there, and a
-thread copies finished pages to the files while the next chunk runs.
+They are tensors there, and threads copy finished pages to the files while the next chunk runs.
 """
 
 import weakref
@@ -16,85 +15,12 @@ import torch
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
 from hipcli.engine.store.copying import Copier, Seen
 from hipcli.engine.store.layout import KVLayout
-from hipcli.engine.store.mapping import AddressRange
 
 # Threads that copy between device and files, each some of the layers: checksums would slow down
 # one alone.
 COPY_THREADS = 4
 
-
 LayerFiles = Sequence[tuple[Path, Path]]
-
-
-class HostMemory:
-    """Pages in the address space of the process, a session's files mapped under them.
-
-    Args:
-        layout: shape of a page and of its summary.
-        capacity: pages a layer.
-        device: the CPU.
-
-    Attributes:
-        pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim].
-        scales: per layer None: no operator reads quantised pages on a CPU.
-        summaries: per layer [num_kv_heads, capacity, 2, head_dim], a view of memory in which a
-            page's summary lies in one piece, so that a file of them grows at its end.
-    """
-
-    def __init__(self, layout: KVLayout, capacity: int, device: torch.device) -> None:
-        self._layout = layout
-        if layout.quantised:
-            raise NotImplementedError("pages in fp8 need a GPU")
-        self._checks: PageChecks | None = None
-        self._bytes: list[tuple[np.ndarray, np.ndarray]] = []
-        self._ranges: list[tuple[AddressRange, AddressRange]] = []
-        self.pages: list[torch.Tensor] = []
-        self.scales: list[torch.Tensor | None] = [None] * layout.num_layers
-        self.summaries: list[torch.Tensor] = []
-        for _ in range(layout.num_layers):
-            pages = AddressRange(capacity * layout.page_bytes)
-            index = AddressRange(capacity * layout.summary_bytes)
-            self._ranges.append((pages, index))
-            self.pages.append(pages.tensor(layout.dtype, (capacity, *layout.page_shape)))
-            summaries = index.tensor(layout.dtype, (capacity, *layout.summary_shape))
-            self.summaries.append(summaries.transpose(0, 1))
-            self._bytes.append((_as_bytes(self.pages[-1], 2), _as_bytes(summaries, 1)))
-
-    def attach(
-        self, files: LayerFiles, file_pages: int, checks: PageChecks, *, shared: bool
-    ) -> None:
-        """Map the files; with `shared` what is written reaches them."""
-        self._checks = checks
-        for (page_file, index_file), (pages, index) in zip(files, self._ranges, strict=True):
-            pages.map_file(page_file, file_pages * self._layout.page_bytes, shared=shared)
-            index.map_file(index_file, file_pages * self._layout.summary_bytes, shared=shared)
-
-    def load(self, first: int, last: int) -> None:
-        """The mapping is the pages; each is compared with its checksums when it is first used."""
-        if self._checks is not None:
-            self._checks.expect(first, last)
-
-    def compare(self, part: int, layer: int, pages: torch.Tensor | None) -> None:
-        """Compare pages (None: all) with their checksums, as `PageChecks.compare` says."""
-        if self._checks is not None:
-            wanted = None if pages is None else pages.numpy()
-            self._checks.compare(part, layer, wanted, self._rows(part, layer))
-
-    def _rows(self, part: int, layer: int) -> np.ndarray:
-        pages, index = self._bytes[layer]
-        return index[:, 0] if part == SUMMARY else pages[:, (KEYS, VALUES).index(part)]
-
-    def save(self, first: int, last: int) -> int:
-        """Pages are in the file as they are written; what is left to write are checksums."""
-        if self._checks is not None:
-            for layer in range(self._layout.num_layers):
-                for part in (KEYS, VALUES, SUMMARY):
-                    rows = self._rows(part, layer)[first:last]
-                    self._checks.record(part, layer, first, rows)
-        return last
-
-    def flush(self) -> None:
-        """Nothing is under way."""
 
 
 class DeviceMemory:
@@ -156,6 +82,20 @@ class DeviceMemory:
         wait(jobs)
         for job in jobs:
             job.result()
+
+    @property
+    def overflow_bytes(self) -> int:
+        """Nothing: pages are on the device or nowhere."""
+        return 0
+
+    def overflow_to(self, fd: int) -> None:
+        """Nothing to do, see `overflow_bytes`."""
+
+    def written(self, page: int) -> None:
+        """Nothing to do: pages are no mapping."""
+
+    def relieve(self) -> None:
+        """Nothing to do: no main memory is taken."""
 
     def compare(self, part: int, layer: int, pages: torch.Tensor | None) -> None:
         """Nothing to do: pages are compared on their way to the device."""
@@ -228,12 +168,6 @@ class DeviceMemory:
             page_seen, index_seen = _per_part(checks.record, layer)
             copier.write(page_file, self._records[layer], *pages, page_seen)
             copier.write(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
-
-
-def _as_bytes(rows: torch.Tensor, parts: int) -> np.ndarray:
-    """A contiguous tensor on the CPU as uint8 [rows, parts, bytes of a part]; shares its memory."""
-    flat: np.ndarray = rows.flatten().view(torch.uint8).numpy()
-    return flat.reshape(len(rows), parts, -1)
 
 
 def _contents(records: torch.Tensor, layout: KVLayout) -> torch.Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
+from hipcli.engine.store.host import HostMemory
 from hipcli.engine.store.layout import (
     PAGE_TOKENS,
     KVLayout,
@@ -17,7 +18,8 @@ from hipcli.engine.store.layout import (
     layer_files,
     num_pages,
 )
-from hipcli.engine.store.memory import DeviceMemory, HostMemory
+from hipcli.engine.store.limits import HostLimit
+from hipcli.engine.store.memory import DeviceMemory
 from hipcli.engine.store.tail import Companion, Tail
 from hipcli.kernels.page_index import update_page_index_
 from hipcli.kernels.paging import dequantise
@@ -47,6 +49,7 @@ class KVStore:
         capacity_tokens: how many tokens the store can ever hold.
         backend: of the kernels that read it, a name of `hipcli.kernels.backends.BACKENDS`.
         device: where the pages are.
+        limit: of the process's memory on a CPU, or None.
 
     Attributes:
         pages: per layer [capacity_pages, 2, num_kv_heads, page_size, head_dim].
@@ -66,8 +69,10 @@ class KVStore:
         capacity_tokens: int,
         backend: str = "cpu",
         device: torch.device | str = "cpu",
+        limit: HostLimit | None = None,
     ) -> None:
         self.layout = layout
+        self.limit = limit
         self.capacity_tokens = num_pages(capacity_tokens) * PAGE_TOKENS
         self.backend = backend
         self.device = torch.device(device)
@@ -75,8 +80,11 @@ class KVStore:
         self.companion: Companion | None = None
         self.kept_pages: np.ndarray | None = None
         capacity = num_pages(capacity_tokens)
-        make = HostMemory if backend == "cpu" else DeviceMemory
-        self._memory = make(layout, capacity, self.device)
+        self._memory: HostMemory | DeviceMemory
+        if backend == "cpu":
+            self._memory = HostMemory(layout, capacity, self.device, limit)
+        else:
+            self._memory = DeviceMemory(layout, capacity, self.device)
         self.pages: list[torch.Tensor] = self._memory.pages
         table = torch.arange(capacity, dtype=torch.int32, device=self.device)
         self.scales = self._memory.scales
@@ -137,6 +145,24 @@ class KVStore:
                 for part in (KEYS, VALUES, SUMMARY):
                     self._memory.compare(part, layer, last)
 
+    @property
+    def overflow_bytes(self) -> int:
+        """Size of the file that takes the pages of an empty store whose memory is too small, or
+        0."""
+        return self._memory.overflow_bytes
+
+    def overflow_to(self, fd: int) -> None:
+        """Put an open file of `overflow_bytes` under the pages; `fd` may be closed afterwards."""
+        self._memory.overflow_to(fd)
+
+    def relieve(self) -> None:
+        """Give pages back to their files if the process is near its limit of memory.
+
+        Happens by itself where pages are checked before they are used and where they are saved;
+        to be called between pieces by what reads more than a layer of them.
+        """
+        self._memory.relieve()
+
     def check_keys(self, layer: int, pages: torch.Tensor | None = None) -> None:
         """Compare the keys of pages (None: of all) with their checksums, once.
 
@@ -149,6 +175,7 @@ class KVStore:
         Raises:
             DamagedSessionError: they are not what was written.
         """
+        self._memory.relieve()
         self._memory.compare(KEYS, layer, None if pages is None else pages.flatten())
 
     def check_attended(
@@ -171,6 +198,7 @@ class KVStore:
         Raises:
             DamagedSessionError: they are not what was written.
         """
+        self._memory.relieve()
         if self._checks is None or self.backend != "cpu" or self._checks.settled(layer):
             return
         pages = None
@@ -212,6 +240,7 @@ class KVStore:
         end = start + k.shape[0]
         if end > self.capacity_tokens:
             raise ValueError(f"{end} tokens exceed the store's capacity {self.capacity_tokens}")
+        self._memory.written(start // PAGE_TOKENS)
         if self.layout.quantised:
             self._quantise(layer, self.seqlen_k(end), k, v)
         else:
@@ -228,6 +257,7 @@ class KVStore:
     def append_within_page(self, layer: int, start: int, kv: torch.Tensor) -> None:
         """`append` where `fits_page`, in one copy; kv is [T, 2, num_kv_heads, head_dim]."""
         page, offset = divmod(start, PAGE_TOKENS)
+        self._memory.written(page)
         rows = self.pages[layer].select(0, page).narrow(2, offset, kv.shape[0])
         rows.copy_(kv.permute(1, 2, 0, 3))
 
@@ -327,6 +357,7 @@ class KVStore:
         change the scale of those before them.
         """
         page = max(tail.length - 1, 0) // PAGE_TOKENS
+        self._memory.written(page)
         for layer, (pages, scales) in enumerate(zip(tail.pages, tail.scales, strict=True)):
             self.pages[layer][page].copy_(pages)
             mine = self.scales[layer]

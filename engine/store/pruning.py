@@ -17,7 +17,7 @@ def kept_copy(store: KVStore, pages: np.ndarray, capacity_tokens: int) -> KVStor
         pages: int64, ascending; the last page of the context is among them.
         capacity_tokens: of the new store.
     """
-    copy = KVStore(store.layout, capacity_tokens, store.backend, store.device)
+    copy = KVStore(store.layout, capacity_tokens, store.backend, store.device, store.limit)
     index = torch.from_numpy(pages).to(store.device)
     with torch.inference_mode():
         for layer in range(store.layout.num_layers):

@@ -133,7 +133,8 @@ MACHINE = (
         "host_memory",
         str,
         None,
-        "The same for the main memory where the model runs on the processor.",
+        "Most main memory to take where the model runs on the processor, as in 2GiB (default: what"
+        " is free). Keys and values beyond it stay on disk; refuse only what cannot.",
         metavar="SIZE",
     ),
     Option(
@@ -250,7 +251,7 @@ ANSWER = (
         int,
         default_of(GenerationConfig, "draft_tokens"),
         f"Most tokens guessed from the passages and checked at once, up to {MAX_DRAFT_TOKENS}; 0 "
-        "guesses none. The answer is the same, quotes come faster (default: "
+        "guesses none. The answer is the same up to rounding, quotes come faster (default: "
         f"{CPU_DRAFT_TOKENS} on a processor, {GPU_DRAFT_TOKENS} on a GPU).",
         minimum=0,
         metavar="N",

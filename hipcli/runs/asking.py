@@ -14,7 +14,7 @@ from hipcli.exit_codes import ExitCode
 from hipcli.runs.following import shown
 from hipcli.runs.inquiry import Inquiry
 from hipcli.terminal.console import Console
-from hipcli.terminal.formatting import count, duration
+from hipcli.terminal.formatting import count, duration, size
 from hipcli.terminal.output import Sink
 from hipcli.terminal.progress import ProgressView
 from hipcli.terminal.report import Report, warning_row
@@ -184,6 +184,13 @@ class AskRun(Run):
             f"{count(result.prefilled_tokens)} prefilled, "
             f"{count(result.generated_tokens)} generated, in {duration(elapsed_s)}"
         )
+        memory = result.memory
+        if memory:
+            kv = sum(memory.get(f"kv_{place}_bytes", 0) for place in ("device", "host", "disk"))
+            self._console.detail(
+                f"keys and values {size(kv)}, {size(memory.get('kv_disk_bytes', 0))} of it in the"
+                f" session's files; at most {size(memory.get('peak_rss_bytes', 0))} of main memory"
+            )
         if result.drafted_tokens:
             self._console.detail(
                 f"{count(result.accepted_tokens)} of {count(result.drafted_tokens)} tokens guessed "

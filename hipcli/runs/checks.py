@@ -60,7 +60,8 @@ def check_batch(
     """Refuses what the jobs of a batch cannot have together.
 
     Raises:
-        UsageError: sources and a session, one name for many sessions, or a session on a cluster.
+        UsageError: sources and a session, one name for many sessions, or what a cluster
+            cannot have: a session, or one engine of many GPUs; many sets of documents there.
     """
     own = [job for job in jobs if job.sources is not None]
     if own and resume is not None:
@@ -72,6 +73,17 @@ def check_batch(
         raise UsageError(
             "--name is for one session, and the lines of --batch have sources of their own",
             "leave --name out",
+        )
+    ranks = Ranks.of(settings)
+    if cluster is not None and ranks is not None:
+        raise UsageError(
+            "--cluster gives each worker an engine, and --gpus makes several GPUs one engine",
+            "give one of them",
+        )
+    if ranks is not None and len({job.sources for job in jobs}) > 1:
+        raise UsageError(
+            "the lines of --batch name several sets of documents, and --gpus reads one in a run",
+            "leave --gpus out, or ask about each set by itself",
         )
     if cluster is not None and resume is not None:
         raise UsageError(

@@ -215,7 +215,9 @@ class Inquiry:
         self._open_corpus(corpus, view, questions)
 
     def _open_corpus(self, corpus: "Corpus", view: ProgressView, questions: Sequence[str]) -> None:
-        self.engine = self._opened or self._engine(view)
+        # One on several processes ends with the block that opened it.
+        opened = None if Ranks.of(self.settings) else self._opened
+        self.engine = opened or self._engine(view)
         view.phase("counting tokens")
         begun_s = time.perf_counter()
         self.material = self._assemble(corpus, questions)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hipcli.config.options import DEFAULT_MODEL
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import ModelError
-from hipcli.engine.threads import prepare_threads
+from hipcli.engine.threads import prepare_threads, quiet_transport
 from hipcli.runs.ranks import Ranks
 from hipcli.terminal.console import Console
 from hipcli.terminal.progress import ProgressView
@@ -27,6 +27,8 @@ def open_engine(
         ranks: the processes it runs on, where there are several; the engine is to be closed.
     """
     prepare_threads()
+    if ranks is not None:
+        quiet_transport()
     ensure_model(console, config, view)
     view.phase("load")
     if ranks is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hipcli.config import options
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
+from hipcli.engine.threads import prepare_threads, quiet_transport
 
 if TYPE_CHECKING:
     from hipcli.engine.distributed.control import Address
@@ -90,9 +91,8 @@ def served(settings: Settings) -> bool:
     address = None if ranks is None or not ranks.rank else ranks.address()
     if address is None:
         return False
-    from hipcli.engine.threads import prepare_threads
-
     prepare_threads()
+    quiet_transport()
     from hipcli.engine.distributed.working import work
 
     work(settings.engine_config(), address)

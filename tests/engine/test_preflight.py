@@ -28,7 +28,8 @@ def engine(model: Path, **limits: int) -> Engine:
 def test_the_sizes_are_those_of_the_loaded_model(model: Path) -> None:
     runner = engine(model).runner
     weights = sum({p.data_ptr(): p.nbytes for p in runner.model.parameters()}.values())
-    needed = weights + runner.layout.num_bytes(1000)
+    # Keys and values may lie on the disk; the summaries of 16 pages may not.
+    needed = weights + runner.layout.num_layers * 16 * runner.layout.summary_bytes
     folder = resolve(str(model), models_dir=model.parent)
 
     def check(limit: int) -> None:
@@ -43,7 +44,7 @@ def test_the_sizes_are_those_of_the_loaded_model(model: Path) -> None:
 def test_a_refusal_comes_before_the_weights_and_says_what_fits(model: Path) -> None:
     whole = engine(model).runner
     weights = sum({p.data_ptr(): p.nbytes for p in whole.model.parameters()}.values())
-    limit = weights + whole.layout.num_bytes(640)
+    limit = weights + whole.layout.num_layers * 10 * whole.layout.summary_bytes
     refusing = engine(model, host_memory_bytes=limit)
     request = AskRequest(random_ids(2000).numpy(), [3, 4], prefix_tokens=1)
     with pytest.raises(DoesNotFitError) as refused:

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 # Where a run can be made to wait: module, attribute, and at which call of it.
 PAUSES = {
     "read": ("hipcli.documents.sources", "_read_item", 1),
-    "load": ("hipcli.engine.models.loading", "_from_pretrained", 1),
+    "load": ("hipcli.engine.models.loading", "_built", 1),
     "prefill": ("hipcli.engine.runner", "Runner.forward", 3),
     "save": ("hipcli.engine.sessions.session", "Session.finish", 1),
     "vote": ("hipcli.engine.vote", "Ballot.evidence", 1),

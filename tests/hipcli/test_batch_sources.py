@@ -105,6 +105,11 @@ def test_sources_that_are_none(job: dict, part: str) -> None:
         ("--batch jobs.jsonl --resume abc", "has its own sources"),
         ("--batch jobs.jsonl --name novel", "--name is for one session"),
         ("--batch plain.jsonl --resume abc --cluster local", "a session is one"),
+        (
+            "--batch jobs.jsonl --gpus 2 --device cpu --cluster auto",
+            "makes several GPUs one engine",
+        ),
+        ("--batch jobs.jsonl --gpus 2 --device cpu", "name several sets of documents"),
         ("a.txt Who? --cluster auto", "--cluster is about --batch"),
         ("a.txt Who? --unordered", "--unordered is about --batch"),
         ("a.txt Who? --workers 2", "--workers is about --batch"),

@@ -198,4 +198,4 @@ def test_a_user_is_told_which_rank_is_gone(folder, number):
     assert code == 1 and "rank 1" in out + err, err
     assert time.monotonic() - began < 60
     code, out, err = ended(hip(*words, "--json"))
-    assert code == 0 and json.loads(out)["cached_tokens"] > 0, err
+    assert code == 0 and json.loads(out)["usage"]["cached_tokens"] > 0, err

@@ -1,0 +1,147 @@
+"""Pages on a CPU: a session's files are mapped, so pages and files are one.
+
+Under a limit of memory pages are given back to their files (`limits.py`); without a session a
+temporary file takes what memory does not hold.
+"""
+
+import numpy as np
+import torch
+
+from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
+from hipcli.engine.store.layout import KVLayout
+from hipcli.engine.store.limits import HostLimit
+from hipcli.engine.store.mapping import AddressRange
+from hipcli.engine.store.memory import LayerFiles
+
+# Pages whose checksums are compared before memory is looked at again.
+COMPARED_PAGES = 4096
+
+
+class HostMemory:
+    """Pages in the address space of the process, a session's files mapped under them.
+
+    Args:
+        layout: shape of a page and of its summary.
+        capacity: pages a layer.
+        device: the CPU.
+        limit: of the process's memory, or None.
+
+    Attributes:
+        pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim].
+        scales: per layer None: no operator reads quantised pages on a CPU.
+        summaries: per layer [num_kv_heads, capacity, 2, head_dim], a view of memory in which a
+            page's summary lies in one piece, so that a file of them grows at its end.
+    """
+
+    def __init__(
+        self,
+        layout: KVLayout,
+        capacity: int,
+        device: torch.device,
+        limit: HostLimit | None = None,
+    ) -> None:
+        self._layout = layout
+        self._capacity = capacity
+        # Where everything fits there is nothing to look after.
+        fits = limit is None or layout.num_layers * capacity * layout.page_bytes < limit.room_bytes
+        self._limit = None if fits else limit
+        # Pages from the first one on that are as their file has them, whatever is written.
+        self._filed = 0
+        self._shared = True
+        if layout.quantised:
+            raise NotImplementedError("pages in fp8 need a GPU")
+        self._checks: PageChecks | None = None
+        self._bytes: list[tuple[np.ndarray, np.ndarray]] = []
+        self._ranges: list[tuple[AddressRange, AddressRange]] = []
+        self.pages: list[torch.Tensor] = []
+        self.scales: list[torch.Tensor | None] = [None] * layout.num_layers
+        self.summaries: list[torch.Tensor] = []
+        for _ in range(layout.num_layers):
+            pages = AddressRange(capacity * layout.page_bytes)
+            index = AddressRange(capacity * layout.summary_bytes)
+            self._ranges.append((pages, index))
+            self.pages.append(pages.tensor(layout.dtype, (capacity, *layout.page_shape)))
+            summaries = index.tensor(layout.dtype, (capacity, *layout.summary_shape))
+            self.summaries.append(summaries.transpose(0, 1))
+            self._bytes.append((_as_bytes(self.pages[-1], 2), _as_bytes(summaries, 1)))
+
+    def attach(
+        self, files: LayerFiles, file_pages: int, checks: PageChecks, *, shared: bool
+    ) -> None:
+        """Map the files; with `shared` what is written reaches them."""
+        self._checks = checks
+        self._filed, self._shared = file_pages, shared
+        for (page_file, index_file), (pages, index) in zip(files, self._ranges, strict=True):
+            pages.map_file(page_file, file_pages * self._layout.page_bytes, shared=shared)
+            index.map_file(index_file, file_pages * self._layout.summary_bytes, shared=shared)
+
+    def load(self, first: int, last: int) -> None:
+        """The mapping is the pages; each is compared with its checksums when it is first used."""
+        if self._checks is not None:
+            self._checks.expect(first, last)
+
+    @property
+    def overflow_bytes(self) -> int:
+        """Size of a file for all pages where the limit does not hold them, else 0."""
+        if self._limit is None:
+            return 0
+        return sum(pages.num_bytes for pages, _ in self._ranges)
+
+    def overflow_to(self, fd: int) -> None:
+        """Put an open file of `overflow_bytes` under all pages; nothing is in them yet."""
+        offset = 0
+        for pages, _ in self._ranges:
+            pages.map_part(fd, offset)
+            offset += pages.num_bytes
+        self._filed = self._capacity
+
+    def written(self, page: int) -> None:
+        """Pages from this one on are about to differ from a file that is only read."""
+        if not self._shared:
+            self._filed = min(self._filed, page)
+
+    def relieve(self) -> None:
+        """Give pages back to their files if the limit is near."""
+        if self._limit is None:
+            return
+        if self._limit.reached(self._filed * self._layout.page_bytes * 9 // 8):
+            for pages, _ in self._ranges:
+                pages.let_go(self._filed * self._layout.page_bytes)
+
+    def compare(self, part: int, layer: int, pages: torch.Tensor | None) -> None:
+        """Compare pages (None: all) with their checksums, as `PageChecks.compare` says."""
+        if self._checks is None:
+            return
+        rows = self._rows(part, layer)
+        if pages is not None:
+            self._checks.compare(part, layer, pages.numpy(), rows)
+        elif part == SUMMARY or self._limit is None:
+            self._checks.compare(part, layer, None, rows)
+        else:
+            for first in range(0, self._capacity, COMPARED_PAGES):
+                some = np.arange(first, min(first + COMPARED_PAGES, self._capacity))
+                self._checks.compare(part, layer, some, rows)
+                self.relieve()
+
+    def _rows(self, part: int, layer: int) -> np.ndarray:
+        pages, index = self._bytes[layer]
+        return index[:, 0] if part == SUMMARY else pages[:, (KEYS, VALUES).index(part)]
+
+    def save(self, first: int, last: int) -> int:
+        """Pages are in the file as they are written; what is left to write are checksums."""
+        if self._checks is not None:
+            for layer in range(self._layout.num_layers):
+                for part in (KEYS, VALUES, SUMMARY):
+                    rows = self._rows(part, layer)[first:last]
+                    self._checks.record(part, layer, first, rows)
+        self.relieve()
+        return last
+
+    def flush(self) -> None:
+        """Nothing is under way."""
+
+
+def _as_bytes(rows: torch.Tensor, parts: int) -> np.ndarray:
+    """A contiguous tensor on the CPU as uint8 [rows, parts, bytes of a part]; shares its memory."""
+    flat: np.ndarray = rows.flatten().view(torch.uint8).numpy()
+    return flat.reshape(len(rows), parts, -1)

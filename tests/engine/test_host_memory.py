@@ -1,0 +1,184 @@
+"""A limit on main memory: pages go back to their files, and answers stay what they were."""
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hipcli.engine.answering import Answerer
+from hipcli.engine.config import CacheConfig, GenerationConfig
+from hipcli.engine.context import ContextReader
+from hipcli.engine.errors import DoesNotFitError
+from hipcli.engine.events import Event, Notice
+from hipcli.engine.methods.configs import HipConfig
+from hipcli.engine.methods.hip import HipMethod
+from hipcli.engine.overflow import overflow
+from hipcli.engine.request import AskRequest, InputRecord
+from hipcli.engine.resident import resident_bytes
+from hipcli.engine.runner import Runner
+from hipcli.engine.sessions.disk import Disk
+from hipcli.engine.store import limits
+from hipcli.engine.store.limits import HostLimit, available_bytes
+from hipcli.engine.store.mapping import AddressRange
+from hipcli.engine.store.pages import KVLayout, KVStore
+from tests.engine.tiny import random_ids, tiny_model
+
+CONTEXT_TOKENS = 900
+IDENTITY = {"weights": "w", "method": {"sink_tokens": 64, "window_tokens": 128}}
+
+
+def method() -> HipMethod:
+    return HipMethod(
+        HipConfig(
+            sink_tokens=64,
+            window_tokens=128,
+            budget_tokens=128,
+            prefill_budget_tokens=128,
+            dense_tokens=0,
+            candidate_tokens=256,
+            query_distance_tokens=200,
+        )
+    )
+
+
+def answer(
+    runner: Runner, cache: Path | None, disk: Disk, mode: str
+) -> tuple[list[int], list[Event]]:
+    """An answer of 12 tokens, and what was told on the way."""
+    request = AskRequest(
+        context_ids=random_ids(CONTEXT_TOKENS).numpy(),
+        question_ids=random_ids(20, seed=3).tolist(),
+        prefix_tokens=4,
+        inputs=(InputRecord("a", "0"),),
+        answer=mode,
+        generation=GenerationConfig(max_new_tokens=12),
+        cache=CacheConfig(cache),
+    )
+    reader = ContextReader(runner, method(), request, IDENTITY, 128, 64, disk)
+    told: list[Event] = []
+    reading = reader.read()
+    try:
+        while True:
+            told.append(next(reading))
+    except StopIteration as stop:
+        store = stop.value.store
+    answerer = Answerer(runner, method(), store, request, 128, 64, [5], frozenset({2}))
+    list(answerer.read_head())
+    return list(answerer.tokens()), told
+
+
+def limited(folder: Path, num_bytes: int) -> Runner:
+    return Runner(tiny_model("llama"), host_limit=HostLimit(num_bytes, folder))
+
+
+@pytest.mark.parametrize("mode", ["attend", "share", "reread"])
+def test_answers_do_not_depend_on_the_memory(tmp_path: Path, mode: str) -> None:
+    expected, _ = answer(limited(tmp_path, 1 << 40), None, Disk(), mode)
+    # Everything is given back before each use.
+    tight = limited(tmp_path, 1)
+    unsaved, told = answer(tight, None, Disk(), mode)
+    assert [event.code for event in told if isinstance(event, Notice)] == ["kv_on_disk"]
+    cold, told = answer(tight, tmp_path / "cache", Disk(), mode)
+    assert not [event for event in told if isinstance(event, Notice)]
+    warm, _ = answer(tight, tmp_path / "cache", Disk(), mode)
+    assert unsaved == cold == warm == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"], "nothing is left behind"
+
+
+class FullDisk(Disk):
+    def unnamed(self, folder: Path, num_bytes: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_neither_memory_nor_disk(tmp_path: Path) -> None:
+    with pytest.raises(DoesNotFitError, match="No space left") as refused:
+        answer(limited(tmp_path, 1), None, FullDisk(), "attend")
+    assert "--host-memory" in refused.value.hint
+
+
+def test_pages_are_given_back(tmp_path: Path) -> None:
+    """64 MiB of pages under a limit of 16 above what the process has."""
+    layout = KVLayout(2, 2, 64, torch.float32)
+    pages = (64 << 20) // (2 * layout.page_bytes)
+    start = resident_bytes()
+    if not start:
+        pytest.skip("the system does not say what is resident")
+    store = KVStore(layout, pages * 64, limit=HostLimit(start + (48 << 20), tmp_path))
+    told = list(overflow(store, Disk()))
+    assert len(told) == 1
+    # The limit of the test itself is far below a quarter of what a process with torch takes.
+    store._memory._limit = SimpleNamespace(  # type: ignore[assignment]
+        reached=lambda spare_bytes: resident_bytes() > start + (16 << 20)
+    )
+    most = 0
+    for page in range(0, pages, 8):
+        for layer in range(2):
+            k = torch.full((512, 2, 64), float(page))
+            store.append(layer, page * 64, k, -k)
+            store.relieve()
+            most = max(most, resident_bytes() - start)
+    assert most < 32 << 20
+    for page in range(0, pages, 8):
+        assert store.pages[0][page, 0].eq(page).all() and store.pages[1][page, 1].eq(-page).all()
+        store.relieve()
+    assert resident_bytes() - start < 32 << 20
+
+
+def test_what_a_question_writes_is_never_given_back(tmp_path: Path) -> None:
+    runner = limited(tmp_path, 1)
+    answer(runner, tmp_path / "cache", Disk(), "attend")
+    (folder,) = (path for path in (tmp_path / "cache").glob("*/*") if path.is_dir())
+    store = runner.new_store(CONTEXT_TOKENS + 64)
+    from hipcli.engine.sessions.session import Session
+
+    Session.open(folder, Disk()).map_into(store)
+    assert store.length == CONTEXT_TOKENS
+    k = torch.full((8, 2, 16), 7.0)
+    store.append(0, CONTEXT_TOKENS, k, k)
+    store.append_within_page(1, CONTEXT_TOKENS, torch.stack((k, k), 1))
+    store.relieve()
+    page, offset = divmod(CONTEXT_TOKENS, 64)
+    for layer in (0, 1):
+        assert store.pages[layer][page, 0, :, offset : offset + 8].eq(7).all()
+
+
+def test_a_mapped_range_comes_back(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(range(256)) * 64)
+    area = AddressRange(1 << 15)
+    area.map_file(file, 1 << 14, shared=True)
+    view = area.tensor(torch.uint8, (1 << 15,))
+    view[5], view[1 << 14] = 99, 42
+    area.let_go(1 << 15)
+    assert view[5] == 99 and view[6] == 6, "what was written through"
+    assert view[1 << 14] == 42, "memory that no file holds"
+
+
+def test_available_memory(tmp_path: Path) -> None:
+    assert available_bytes(tmp_path) is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 2048 kB\n")
+    assert available_bytes(tmp_path) == 2 << 20
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("1000\n")
+    (group / "memory.max").write_text("max\n")
+    assert available_bytes(tmp_path) == 2 << 20
+    (group / "memory.max").write_text("5000\n")
+    (group / "memory.stat").write_text("anon 500\ninactive_file 400\nactive_file 100\n")
+    assert available_bytes(tmp_path) == 4400
+
+
+def test_without_a_limit_most_of_what_is_free_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "available_bytes", lambda: 1000)
+    chosen = HostLimit.of(0, tmp_path / "missing")
+    assert chosen is not None and chosen.num_bytes >= 800
+    assert chosen.folder.is_dir()
+    monkeypatch.setattr(limits, "available_bytes", lambda: None)
+    assert HostLimit.of(0, tmp_path) is None
+    assert HostLimit.of(5, tmp_path) == HostLimit(5, tmp_path)
