@@ -31,14 +31,16 @@ class HostLimit:
     def of(cls, num_bytes: int, folder: Path) -> "HostLimit | None":
         """The user's limit, or for 0 most of what is free; None where the system does not say.
 
-        A folder that is not there gives way to the system's own for temporary files.
+        A folder that is not there gives way to the one above it, and that to the system's own for
+        temporary files, which is often memory.
         """
         if not num_bytes:
             free = available_bytes()
             if free is None:
                 return None
             num_bytes = resident_bytes() + int(FREE_PART * free)
-        return cls(num_bytes, folder if folder.is_dir() else Path(tempfile.gettempdir()))
+        found = (path for path in (folder, folder.parent) if path.is_dir())
+        return cls(num_bytes, next(found, temporary_folder()))
 
     @property
     def room_bytes(self) -> int:
@@ -53,6 +55,11 @@ class HostLimit:
         return self.room_bytes < max(spare_bytes, self.num_bytes // 4)
 
 
+def temporary_folder() -> Path:
+    """The system's own for temporary files."""
+    return Path(tempfile.gettempdir())
+
+
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Memory that can be taken without harm: the machine's, or less in a container.
 
@@ -64,7 +71,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
         text = (root / "proc/meminfo").read_text("ascii")
         line = next(line for line in text.splitlines() if line.startswith("MemAvailable:"))
         found.append(int(line.split()[1]) * 1024)
-    except (OSError, StopIteration, ValueError):
+    except (OSError, StopIteration, ValueError, IndexError):
         pass
     group = root / "sys/fs/cgroup"
     for most, taken, kept in (
@@ -75,7 +82,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
             # "max" is no number, and no limit.
             limit, used = (int((group / name).read_text("ascii")) for name in (most, taken))
             found.append(max(limit - used + _cached_bytes(group / kept), 0))
-        except (OSError, ValueError):
+        except (OSError, ValueError, IndexError):
             continue
     return min(found, default=None)
 
