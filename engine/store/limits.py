@@ -5,6 +5,7 @@ can take them back. Under a limit hip gives them back itself: what is needed aga
 system's cache, or from the disk if other programs needed that memory.
 """
 
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +32,16 @@ class HostLimit:
     def of(cls, num_bytes: int, folder: Path) -> "HostLimit | None":
         """The user's limit, or for 0 most of what is free; None where the system does not say.
 
-        A folder that is not there gives way to the system's own for temporary files.
+        A folder that is not there, or not ours to write in, gives way to the system's own for
+        temporary files, which may be small or itself memory.
         """
         if not num_bytes:
             free = available_bytes()
             if free is None:
                 return None
             num_bytes = resident_bytes() + int(FREE_PART * free)
-        return cls(num_bytes, folder if folder.is_dir() else Path(tempfile.gettempdir()))
+        usable = folder.is_dir() and os.access(folder, os.W_OK)
+        return cls(num_bytes, folder if usable else Path(tempfile.gettempdir()))
 
     @property
     def room_bytes(self) -> int:
