@@ -62,7 +62,7 @@ MACHINE = (
         str,
         None,
         "Most main memory to take where the model runs on the processor, as in 2GiB (default: what"
-        " is free). Keys and values beyond it stay on disk; refuse only what cannot.",
+        " is free). Keys and values beyond it stay on disk; weights and hip itself must fit.",
         metavar="SIZE",
     ),
     Option(
