@@ -18,6 +18,7 @@ from hipcli.engine.config import EngineConfig
 from hipcli.engine.distributed.control import STALL_S, Address, RankLostError
 from hipcli.engine.distributed.joining import device_of, open_store
 from hipcli.engine.errors import UsageError
+from hipcli.engine.threads import usable_cores
 
 LOOPBACK = "127.0.0.1"
 # A process that was told to end does so within this many seconds, or is killed.
@@ -42,7 +43,7 @@ class Crew:
     _said: list[BinaryIO] = field(default_factory=list)
 
     def configured(self, config: EngineConfig) -> EngineConfig:
-        """The config of rank 0, on its own device.
+        """The config of rank 0, on its own device; without GPUs all ranks here share the cores.
 
         Raises:
             UsageError: there are fewer GPUs than ranks on this host.
@@ -61,6 +62,9 @@ class Crew:
                 raise UsageError(
                     f"{self.size} GPUs are wanted, {there} are here", f"--gpus {there}"
                 )
+        if made.device == "cpu" and self.joined is None and not made.threads:
+            # Ranks of one host share its cores.
+            return replace(made, threads=max(1, usable_cores() // self.size))
         return made
 
     def start(self, config: EngineConfig) -> Address:
