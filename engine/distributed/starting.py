@@ -23,6 +23,13 @@ from hipcli.engine.threads import usable_cores
 LOOPBACK = "127.0.0.1"
 # A process that was told to end does so within this many seconds, or is killed.
 END_S = 2.0
+# `python -m` would look for modules in the current folder first: one that the user is reading.
+_BE_RANK = """
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+import runpy
+runpy.run_module("hipcli.engine.distributed", run_name="__main__", alter_sys=True)
+"""
 
 
 @dataclass(slots=True)
@@ -85,7 +92,7 @@ class Crew:
         return address
 
     def _start_other(self, address: str, config: str) -> None:
-        program = [sys.executable, "-m", "hipcli.engine.distributed", address, config]
+        program = [sys.executable, "-c", _BE_RANK, address, config]
         # Open as long as the process: it is read when that ends too early.
         said = tempfile.TemporaryFile()  # noqa: SIM115
         self._said.append(said)
