@@ -113,10 +113,15 @@ class ContextReader:
         settings = self.identity.get("method", {})
         pages = chosen_pages(context.worth, context.store.length, settings, keep)
         tokens = len(pages) * PAGE_TOKENS + self.spare_tokens
-        store = kept_copy(context.store, pages, tokens)
+        store = kept_copy(context.store, pages, tokens, self._overflow)
         ratio = len(pages) / num_pages(context.store.length)
         session = replace(context.session, kept_ratio=ratio)
         return Context(store, session, context.cached_tokens, context.prefill_s)
+
+    def _overflow(self, store: KVStore) -> None:
+        """`overflow` of what is kept; for the whole context it was told already."""
+        for _ in overflow(store, self.disk):
+            pass
 
     def put_aside(self, error: DamagedSessionError) -> Notice:
         """Put the session of the last `read` aside: its files are not what was written.

@@ -18,6 +18,7 @@ from hipcli.engine.models.heads import HeadWeights
 from hipcli.engine.models.loading import pick_device
 from hipcli.engine.runner import Runner
 from hipcli.engine.store.limits import HostLimit
+from hipcli.engine.threads import most_threads
 from hipcli.engine.tokenizer import Tokenizer
 
 
@@ -58,7 +59,7 @@ class LoadedEngine:
         check_kv_dtype(config.kv_dtype, device)
         check_weights(config.weights, device)
         if config.threads:
-            torch.set_num_threads(config.threads)
+            torch.set_num_threads(most_threads(config.threads))
         loaded = load(
             folder,
             device=config.device,

@@ -1,11 +1,14 @@
 """Pages of a context that is saved nowhere and larger than memory: a temporary file holds them."""
 
+import contextlib
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Event, Notice
 from hipcli.engine.sessions.disk import Disk
+from hipcli.engine.store.limits import temporary_folder
 from hipcli.engine.store.pages import KVStore
 
 
@@ -22,7 +25,7 @@ def overflow(store: KVStore, disk: Disk) -> Generator[Event, None, None]:
         return
     kv = f"keys and values ({num_bytes / 2**20:,.1f} MiB)"
     try:
-        fd = disk.unnamed(limit.folder, num_bytes)
+        fd, folder = _unnamed(disk, limit.folder, num_bytes)
     except OSError as error:
         room = max(limit.room_bytes, 0) / 2**20
         raise DoesNotFitError(
@@ -35,5 +38,20 @@ def overflow(store: KVStore, disk: Disk) -> Generator[Event, None, None]:
         store.overflow_to(fd)
     finally:
         os.close(fd)
-    what = f"{kv} do not fit memory; a temporary file in {limit.folder} holds them until the end"
+    what = f"{kv} do not fit memory; a temporary file in {folder} holds them until the end"
     yield Notice("kv_on_disk", what)
+
+
+def _unnamed(disk: Disk, folder: Path, num_bytes: int) -> tuple[int, Path]:
+    """The file, and the folder it is in: where the first takes none, the system's own.
+
+    Raises:
+        OSError: neither does; that of the first.
+    """
+    try:
+        return disk.unnamed(folder, num_bytes), folder
+    except OSError:
+        other = temporary_folder()
+        with contextlib.suppress(OSError):
+            return disk.unnamed(other, num_bytes), other
+        raise

@@ -33,6 +33,14 @@ def prepare_threads(
         environment.setdefault("OMP_NUM_THREADS", str(threads))
 
 
+def most_threads(asked: int) -> int:
+    """As many threads as were asked for, but no more than the machine has processors.
+
+    Thousands of them wait for one another in each product, and nothing ever comes of it.
+    """
+    return min(asked, os.cpu_count() or asked)
+
+
 def usable_cores(root: Path = Path("/"), cpus: set[int] | None = None) -> int:
     """Cores that this process may use, at least 1; 0 where the system does not tell.
 

@@ -104,7 +104,13 @@ def check_config(config: dict[str, Any], where: str) -> None:
     if model_type not in SUPPORTED:
         reason = REFUSED.get(model_type, "its attention has not been checked against hip's")
         raise _refusal(where, model_type, reason)
-    for reason in (_layers(config), _window(config), _rope(config), _rest(config)):
+    try:
+        reasons = [_layers(config), _window(config), _rope(config), _rest(config)]
+    except (TypeError, AttributeError) as error:
+        raise ModelError(
+            f"{where}: config.json is damaged: {error}.", hint="Pull the model again."
+        ) from error
+    for reason in reasons:
         if reason:
             raise _refusal(where, model_type, reason)
 

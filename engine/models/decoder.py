@@ -32,10 +32,10 @@ class Attention(nn.Module):
         self.head_dim, self.scaling = config.head_dim, config.head_dim**-0.5
         hidden, width = config.hidden_size, config.num_attention_heads * config.head_dim
         kv_width = config.num_key_value_heads * config.head_dim
-        self.q_proj = _linear(tensors, f"{name}.q_proj", hidden, width)
-        self.k_proj = _linear(tensors, f"{name}.k_proj", hidden, kv_width)
-        self.v_proj = _linear(tensors, f"{name}.v_proj", hidden, kv_width)
-        self.o_proj = _linear(tensors, f"{name}.o_proj", width, hidden)
+        self.q_proj = _linear(tensors, f"{name}.q_proj", hidden, width, config.biased)
+        self.k_proj = _linear(tensors, f"{name}.k_proj", hidden, kv_width, config.biased)
+        self.v_proj = _linear(tensors, f"{name}.v_proj", hidden, kv_width, config.biased)
+        self.o_proj = _linear(tensors, f"{name}.o_proj", width, hidden, config.biased)
         if config.head_norms:
             self.q_norm = _norm(tensors, f"{name}.q_norm", config.head_dim, config)
             self.k_norm = _norm(tensors, f"{name}.k_norm", config.head_dim, config)
@@ -47,9 +47,9 @@ class Mlp(nn.Module):
     def __init__(self, tensors: Tensors, name: str, config: DecoderConfig) -> None:
         super().__init__()
         inner, hidden = config.intermediate_size, config.hidden_size
-        self.gate_proj = _linear(tensors, f"{name}.gate_proj", hidden, inner)
-        self.up_proj = _linear(tensors, f"{name}.up_proj", hidden, inner)
-        self.down_proj = _linear(tensors, f"{name}.down_proj", inner, hidden)
+        self.gate_proj = _linear(tensors, f"{name}.gate_proj", hidden, inner, config.biased)
+        self.up_proj = _linear(tensors, f"{name}.up_proj", hidden, inner, config.biased)
+        self.down_proj = _linear(tensors, f"{name}.down_proj", inner, hidden, config.biased)
         self.act_fn = nn.SiLU()
 
 
@@ -98,8 +98,10 @@ class Decoder(nn.Module):
         self.config = config
         self.model = Stack(tensors, config, rotary)
         if config.tie_word_embeddings:
-            # A file may hold the head all the same.
-            tensors["lm_head.weight"] = self.model.embed_tokens.weight.detach()
+            embedding = self.model.embed_tokens.weight.detach()
+            # A file may hold the head all the same; one of its own is not tied after all.
+            if not torch.equal(tensors.setdefault("lm_head.weight", embedding), embedding):
+                raise _Unexpected("lm_head.weight")
         self.lm_head = _linear(tensors, "lm_head", config.hidden_size, config.vocab_size)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
@@ -161,14 +163,21 @@ def _take(tensors: Tensors, name: str, shape: tuple[int, ...]) -> torch.Tensor:
     return tensor
 
 
-def _linear(tensors: Tensors, name: str, in_features: int, out_features: int) -> nn.Linear:
-    """A product with weights of the files, and a bias if they have one."""
+def _linear(
+    tensors: Tensors,
+    name: str,
+    in_features: int,
+    out_features: int,
+    biased: frozenset[str] = frozenset(),
+) -> nn.Linear:
+    """A product with weights of the files, and a bias if its last name is one of `biased`."""
     weight = _take(tensors, f"{name}.weight", (out_features, in_features))
-    bias = f"{name}.bias"
-    layer = nn.Linear(in_features, out_features, bias=bias in tensors, device="meta")
+    has_bias = name.rpartition(".")[2] in biased
+    layer = nn.Linear(in_features, out_features, bias=has_bias, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
-    if bias in tensors:
-        layer.bias = nn.Parameter(_take(tensors, bias, (out_features,)), requires_grad=False)
+    if has_bias:
+        bias = _take(tensors, f"{name}.bias", (out_features,))
+        layer.bias = nn.Parameter(bias, requires_grad=False)
     return layer
 
 

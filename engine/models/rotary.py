@@ -4,6 +4,7 @@ Source: Su et al. 2021 (RoFormer); for `llama3` the scaling that came with Llama
 """
 
 import math
+import sys
 from typing import Any
 
 import torch
@@ -44,8 +45,11 @@ class Rotary(nn.Module):
 
 def rotary_of(rope: dict[str, Any], head_dim: int) -> Rotary | None:
     """The tables that `rope_parameters` describe; None for a kind not known here."""
-    known = _SETTINGS.get(rope["rope_type"])
+    kind = rope["rope_type"]
+    known = _SETTINGS.get(kind) if isinstance(kind, str) else None
     if known is None or rope.keys() != {"rope_type", "rope_theta", *known}:
+        return None
+    if not all(_is_number(rope[name]) for name in ("rope_theta", *known)):
         return None
     even = torch.arange(0, head_dim, 2, dtype=torch.float)
     frequencies = 1.0 / (rope["rope_theta"] ** (even / head_dim))
@@ -54,6 +58,11 @@ def rotary_of(rope: dict[str, Any], head_dim: int) -> Rotary | None:
     elif rope["rope_type"] == "llama3":
         frequencies = _llama3(frequencies, rope)
     return Rotary(frequencies)
+
+
+def _is_number(value: Any) -> bool:
+    """A positive number that floats can hold."""
+    return type(value) in (int, float) and 0 < value <= sys.float_info.max
 
 
 def _llama3(frequencies: torch.Tensor, rope: dict[str, Any]) -> torch.Tensor:

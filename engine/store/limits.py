@@ -5,7 +5,6 @@ can take them back. Under a limit hip gives them back itself: what is needed aga
 system's cache, or from the disk if other programs needed that memory.
 """
 
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,16 +31,16 @@ class HostLimit:
     def of(cls, num_bytes: int, folder: Path) -> "HostLimit | None":
         """The user's limit, or for 0 most of what is free; None where the system does not say.
 
-        A folder that is not there, or not ours to write in, gives way to the system's own for
-        temporary files, which may be small or itself memory.
+        A folder that is not there gives way to the one above it, and that to the system's own for
+        temporary files, which is often memory.
         """
         if not num_bytes:
             free = available_bytes()
             if free is None:
                 return None
             num_bytes = resident_bytes() + int(FREE_PART * free)
-        usable = folder.is_dir() and os.access(folder, os.W_OK)
-        return cls(num_bytes, folder if usable else Path(tempfile.gettempdir()))
+        found = (path for path in (folder, folder.parent) if path.is_dir())
+        return cls(num_bytes, next(found, temporary_folder()))
 
     @property
     def room_bytes(self) -> int:
@@ -56,6 +55,11 @@ class HostLimit:
         return self.room_bytes < max(spare_bytes, self.num_bytes // 4)
 
 
+def temporary_folder() -> Path:
+    """The system's own for temporary files."""
+    return Path(tempfile.gettempdir())
+
+
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Memory that can be taken without harm: the machine's, or less in a container.
 
@@ -67,7 +71,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
         text = (root / "proc/meminfo").read_text("ascii")
         line = next(line for line in text.splitlines() if line.startswith("MemAvailable:"))
         found.append(int(line.split()[1]) * 1024)
-    except (OSError, StopIteration, ValueError):
+    except (OSError, StopIteration, ValueError, IndexError):
         pass
     group = root / "sys/fs/cgroup"
     for most, taken, kept in (
@@ -78,7 +82,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
             # "max" is no number, and no limit.
             limit, used = (int((group / name).read_text("ascii")) for name in (most, taken))
             found.append(max(limit - used + _cached_bytes(group / kept), 0))
-        except (OSError, ValueError):
+        except (OSError, ValueError, IndexError):
             continue
     return min(found, default=None)
 

@@ -1,5 +1,7 @@
 """A store with some of another one's pages, in memory."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -9,15 +11,19 @@ from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
 PIECE_PAGES = 256
 
 
-def kept_copy(store: KVStore, pages: np.ndarray, capacity_tokens: int) -> KVStore:
+def kept_copy(
+    store: KVStore, pages: np.ndarray, capacity_tokens: int, ready: Callable[[KVStore], None]
+) -> KVStore:
     """A new store that holds these pages side by side.
 
     Args:
         store: holds a context and nothing behind it.
         pages: int64, ascending; the last page of the context is among them.
         capacity_tokens: of the new store.
+        ready: called with the new store while it is empty.
     """
     copy = KVStore(store.layout, capacity_tokens, store.backend, store.device, store.limit)
+    ready(copy)
     index = torch.from_numpy(pages).to(store.device)
     with torch.inference_mode():
         for layer in range(store.layout.num_layers):
@@ -38,3 +44,6 @@ def _copy_layer(store: KVStore, copy: KVStore, layer: int, index: torch.Tensor) 
         copy.pages[layer][place] = store.pages[layer][piece]
         if scales is not None and new_scales is not None:
             new_scales[place] = scales[piece]
+        # Both stores answer for the same limit.
+        store.relieve()
+        copy.relieve()

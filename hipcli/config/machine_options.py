@@ -37,8 +37,8 @@ MACHINE = (
         "threads",
         int,
         None,
-        "Threads that compute on the processor; without it one for each core, or as many as a "
-        "container may use.",
+        "Threads that compute on the processor, no more than it can run at once; without it one "
+        "for each core, or as many as a container may use.",
         minimum=1,
         metavar="N",
     ),

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import torch
 
 from hipcli.engine.answering import Answerer
 from hipcli.engine.config import CacheConfig, GenerationConfig
-from hipcli.engine.context import ContextReader
+from hipcli.engine.context import Context, ContextReader
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Event, Notice
 from hipcli.engine.methods.configs import HipConfig
@@ -44,11 +45,8 @@ def method() -> HipMethod:
     )
 
 
-def answer(
-    runner: Runner, cache: Path | None, disk: Disk, mode: str
-) -> tuple[list[int], list[Event]]:
-    """An answer of 12 tokens, and what was told on the way."""
-    request = AskRequest(
+def request_of(cache: Path | None, mode: str) -> AskRequest:
+    return AskRequest(
         context_ids=random_ids(CONTEXT_TOKENS).numpy(),
         question_ids=random_ids(20, seed=3).tolist(),
         prefix_tokens=4,
@@ -57,15 +55,26 @@ def answer(
         generation=GenerationConfig(max_new_tokens=12),
         cache=CacheConfig(cache),
     )
-    reader = ContextReader(runner, method(), request, IDENTITY, 128, 64, disk)
+
+
+def drained(reading: Generator[Event, None, Context]) -> tuple[Context, list[Event]]:
+    """What was read, and what was told on the way."""
     told: list[Event] = []
-    reading = reader.read()
     try:
         while True:
             told.append(next(reading))
     except StopIteration as stop:
-        store = stop.value.store
-    answerer = Answerer(runner, method(), store, request, 128, 64, [5], frozenset({2}))
+        return stop.value, told
+
+
+def answer(
+    runner: Runner, cache: Path | None, disk: Disk, mode: str
+) -> tuple[list[int], list[Event]]:
+    """An answer of 12 tokens, and what was told on the way."""
+    request = request_of(cache, mode)
+    reader = ContextReader(runner, method(), request, IDENTITY, 128, 64, disk)
+    context, told = drained(reader.read())
+    answerer = Answerer(runner, method(), context.store, request, 128, 64, [5], frozenset({2}))
     list(answerer.read_head())
     return list(answerer.tokens()), told
 
@@ -97,6 +106,56 @@ def test_neither_memory_nor_disk(tmp_path: Path) -> None:
     with pytest.raises(DoesNotFitError, match="No space left") as refused:
         answer(limited(tmp_path, 1), None, FullDisk(), "attend")
     assert "--host-memory" in refused.value.hint
+
+
+class CountedDisk(Disk):
+    def __init__(self) -> None:
+        self.made: list[int] = []
+
+    def unnamed(self, folder: Path, num_bytes: int) -> int:
+        self.made.append(num_bytes)
+        return super().unnamed(folder, num_bytes)
+
+
+def test_what_is_kept_of_an_unsaved_context_is_under_the_limit_too(tmp_path: Path) -> None:
+    asked = request_of(None, "attend")
+    kept = []
+    for runner in (limited(tmp_path, 1 << 40), limited(tmp_path, 1)):
+        disk = CountedDisk()
+        reader = ContextReader(runner, method(), asked, IDENTITY, 128, 64, disk)
+        context, _ = drained(reader.read())
+        kept.append(reader.pruned(context, 0.5).store)
+        assert len(disk.made) == (0 if runner.host_limit.num_bytes > 1 else 2)
+    free, tight = kept
+    assert free.length == tight.length < CONTEXT_TOKENS
+    tight.relieve()
+    for layer in range(free.layout.num_layers):
+        for mine, its in zip(
+            tight.tokens(layer, tight.length), free.tokens(layer, free.length), strict=True
+        ):
+            assert torch.equal(mine, its)
+
+
+class DeniedFolder(Disk):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def unnamed(self, folder: Path, num_bytes: int) -> int:
+        if folder == self._folder:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return super().unnamed(folder, num_bytes)
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of a whole machine often lie where its users may only read."""
+    models, temporary = tmp_path / "models", tmp_path / "temporary"
+    monkeypatch.setattr(limits.tempfile, "gettempdir", lambda: str(temporary))
+    temporary.mkdir()
+    expected, _ = answer(limited(models, 1 << 40), None, Disk(), "attend")
+    told, events = answer(limited(models, 1), None, DeniedFolder(models), "attend")
+    assert told == expected
+    (notice,) = (event for event in events if isinstance(event, Notice))
+    assert str(temporary) in notice.message
 
 
 def test_pages_are_given_back(tmp_path: Path) -> None:
@@ -170,15 +229,20 @@ def test_available_memory(tmp_path: Path) -> None:
     (group / "memory.max").write_text("5000\n")
     (group / "memory.stat").write_text("anon 500\ninactive_file 400\nactive_file 100\n")
     assert available_bytes(tmp_path) == 4400
+    (group / "memory.stat").write_text("anon 500\n\ninactive_file\n")
+    (tmp_path / "proc/meminfo").write_text("MemAvailable:\n")
+    assert available_bytes(tmp_path) is None
 
 
 def test_without_a_limit_most_of_what_is_free_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "available_bytes", lambda: 1000)
-    chosen = HostLimit.of(0, tmp_path / "missing")
+    chosen = HostLimit.of(0, tmp_path / "cache" / "models")
     assert chosen is not None and chosen.num_bytes >= 800
     assert chosen.folder.is_dir()
     monkeypatch.setattr(limits, "available_bytes", lambda: None)
     assert HostLimit.of(0, tmp_path) is None
     assert HostLimit.of(5, tmp_path) == HostLimit(5, tmp_path)
+    # The cache's own folder, before any model lies in it.
+    assert HostLimit.of(5, tmp_path / "models") == HostLimit(5, tmp_path)

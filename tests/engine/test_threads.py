@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hipcli.engine.config import EngineConfig
-from hipcli.engine.threads import SPIN_COUNT, prepare_threads, usable_cores
+from hipcli.engine.threads import SPIN_COUNT, most_threads, prepare_threads, usable_cores
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,13 @@ def test_cores_that_may_be_used(
 
 def test_processors_nobody_describes_are_cores(tmp_path: Path) -> None:
     assert usable_cores(tmp_path, {0, 1, 2}) == 3
+
+
+def test_no_more_threads_than_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert [most_threads(asked) for asked in (1, 8, 9999, 10**12)] == [1, 8, 8, 8]
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert most_threads(3) == 3
 
 
 def test_a_number_of_threads_below_nothing_is_refused() -> None:

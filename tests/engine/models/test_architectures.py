@@ -192,3 +192,18 @@ def test_settings_hip_cannot_serve_are_refused(config, reason):
 )
 def test_windows_that_are_not_in_use_are_no_reason(config):
     check_config(config, "org/name")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_parameters": {"rope_type": ["linear"]}},
+        {"rope_parameters": "linear"},
+        {"layer_types": 3},
+        {"sliding_window": "4096"},
+        {"quantization_config": "int4"},
+    ],
+)
+def test_a_configuration_that_cannot_be_read(changes):
+    with pytest.raises(ModelError, match="damaged"):
+        check_config({"model_type": "llama", **changes}, "a/b")

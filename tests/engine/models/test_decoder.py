@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from hipcli.engine.errors import ModelError
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.models import ModelFolder, load
 from hipcli.engine.models.decoder import Decoder, read_decoder
@@ -127,3 +128,88 @@ def test_weights_are_mapped_where_the_dtype_is_theirs(tmp_path: Path) -> None:
     assert isinstance(model.model, Decoder)
     # Only until the file is closed where weights were copied.
     assert str(folder / "model.safetensors") in maps.read_text()
+
+
+def with_biases(tensors: dict[str, torch.Tensor], *names: str) -> dict[str, torch.Tensor]:
+    """The same with a bias for each projection that ends with one of `names`."""
+    biases = {
+        key[: -len("weight")] + "bias": torch.ones(len(weight))
+        for key, weight in tensors.items()
+        if key.endswith(tuple(f"{name}.weight" for name in names))
+    }
+    return {**tensors, **biases}
+
+
+@pytest.mark.parametrize(
+    ("name", "surplus"),
+    [
+        ("llama", ("q_proj", "k_proj", "v_proj")),
+        ("llama", ("down_proj",)),
+        ("mistral", ("v_proj",)),
+        ("qwen3", ("o_proj",)),
+        ("qwen2", ("o_proj",)),
+        ("llama", ("lm_head",)),
+    ],
+)
+def test_biases_that_the_configuration_does_not_name(
+    tmp_path: Path, name: str, surplus: tuple[str, ...]
+) -> None:
+    folder = saved(tmp_path, name)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(with_biases(tensors, *surplus), folder / "model.safetensors")
+    assert built(folder) is None
+
+
+@pytest.mark.parametrize("name", ["llama-bias", "qwen2"])
+def test_biases_that_are_missing(tmp_path: Path, name: str) -> None:
+    folder = saved(tmp_path, name)
+    tensors = load_file(folder / "model.safetensors")
+    kept = {key: value for key, value in tensors.items() if not key.endswith("bias")}
+    save_file(kept, folder / "model.safetensors")
+    assert built(folder) is None
+
+
+def test_a_head_of_its_own_is_not_tied(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "llama-bias")
+    tensors = load_file(folder / "model.safetensors")
+    embedding = tensors["model.embed_tokens.weight"]
+    save_file({**tensors, "lm_head.weight": embedding.clone()}, folder / "model.safetensors")
+    assert built(folder) is not None
+    save_file({**tensors, "lm_head.weight": embedding + 1}, folder / "model.safetensors")
+    assert built(folder) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_theta": "10000"},
+        {"rope_theta": None},
+        {"rope_theta": 10**400},
+        {"rope_type": ["linear"]},
+        {"factor": "2"},
+        {"factor": None},
+    ],
+)
+def test_positions_that_are_no_numbers(tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = saved(tmp_path, "llama-linear")
+    record = record_of(folder)
+    record["rope_parameters"].update(changes)
+    assert read_decoder(record, [folder / "model.safetensors"], torch.float32) is None
+    (folder / "config.json").write_text(json.dumps(record))
+    with pytest.raises(ModelError):
+        load(ModelFolder("toy", folder, "local", "safetensors"), device="cpu", dtype="fp32")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"head_dim": -16}, {"head_dim": 15}, {"partial_rotary_factor": 0.5}]
+)
+def test_heads_that_cannot_be(changes: dict[str, Any]) -> None:
+    assert DecoderConfig.of({**CONFIGS["llama"].to_dict(), **changes}) is None
+
+
+def test_a_base_beside_the_scaling() -> None:
+    """Which of two bases holds is for Transformers to say."""
+    record = CONFIGS["llama"].to_dict()
+    del record["rope_parameters"]
+    scaling = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}
+    assert DecoderConfig.of({**record, "rope_theta": 1e4, "rope_scaling": scaling}) is None
