@@ -148,11 +148,14 @@ class Engine:
             raise ValueError("requests that are asked together must be about the same context")
         started = time.perf_counter()
         yield Phase("load")
-        from hipcli.engine.preflight import check_memory
+        from hipcli.engine.preflight import check_memory, short_memory
 
         longest = max(len(request.context_ids) + _spare_tokens(request) for request in requests)
         check_memory(self.config, self.folder, longest)
+        newly = self._loaded is None
         self._load()
+        if newly and (short := short_memory(self.config, self._loaded.device)):
+            yield Notice("memory_short", short)
         if problem := self._calibration().problem:
             # Told once.
             self._found_heads = FoundHeads()

@@ -23,13 +23,13 @@ def overflow(store: KVStore, disk: Disk) -> Generator[Event, None, None]:
     num_bytes, limit = store.overflow_bytes, store.limit
     if not num_bytes or limit is None:
         return
-    kv = f"keys and values ({num_bytes / 2**30:.1f} GiB)"
+    kv = f"keys and values ({num_bytes / 2**20:,.1f} MiB)"
     try:
         fd, folder = _unnamed(disk, limit.folder, num_bytes)
     except OSError as error:
-        room = max(limit.room_bytes, 0) / 2**30
+        room = max(limit.room_bytes, 0) / 2**20
         raise DoesNotFitError(
-            f"{kv} fit neither memory ({room:.1f} GiB left) nor the disk of {limit.folder}:"
+            f"{kv} fit neither memory ({room:,.1f} MiB left) nor the disk of {limit.folder}:"
             f" {error.strerror or error}",
             "free disk space, raise --host-memory, or cut the text with --context-limit N"
             " --fit middle",
@@ -38,7 +38,7 @@ def overflow(store: KVStore, disk: Disk) -> Generator[Event, None, None]:
         store.overflow_to(fd)
     finally:
         os.close(fd)
-    what = f"{kv} do not fit memory; a temporary file in {folder} holds them meanwhile"
+    what = f"{kv} do not fit memory; a temporary file in {folder} holds them until the end"
     yield Notice("kv_on_disk", what)
 
 

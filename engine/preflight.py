@@ -12,6 +12,7 @@ from hipcli.engine.json_object import read_json
 from hipcli.engine.models import ModelFolder, pick_device, pick_dtype
 from hipcli.engine.models.folders import weight_files
 from hipcli.engine.models.weights import read_header
+from hipcli.engine.resident import resident_bytes
 from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout, num_pages
 
 if TYPE_CHECKING:
@@ -64,6 +65,20 @@ def check_memory(config: EngineConfig, folder: ModelFolder, capacity_tokens: int
         f"weights ({_mib(weights)}) and {what} of {capacity_tokens:,} tokens"
         f" ({_mib(kv)}) take {_mib(weights + kv)}; {flag} allows {_mib(limit)}",
         ", or ".join(ways),
+    )
+
+
+def short_memory(config: EngineConfig, device: str) -> str:
+    """What to say where the model alone takes more than is allowed; empty where it does not.
+
+    To be asked right after it was loaded: weights and libraries cannot be given back.
+    """
+    taken = resident_bytes()
+    if device != "cpu" or not 0 < config.host_memory_bytes < taken:
+        return ""
+    return (
+        f"--host-memory {_mib(config.host_memory_bytes)} is less than the model and hip itself take"
+        f" ({_mib(taken)}): keys and values stay on disk, the rest cannot"
     )
 
 

@@ -6,6 +6,7 @@ client serves one thread at a time, so the heart has a connection of its own.
 """
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hipcli.engine.distributed.group import ProcessGroup
+from hipcli.engine.distributed.group import POLL_S, ProcessGroup
 from hipcli.engine.distributed.shard import Record
 from hipcli.engine.errors import HipError
 
@@ -187,11 +188,31 @@ class Commands:
 
 def connect(address: Address, *, limit_s: int = 0) -> Any:
     """A connection to the ranks' store. Raises RankLostError when nobody answers."""
-    timeout = timedelta(seconds=limit_s or address.stall_s)
+    limit_s = limit_s or address.stall_s
     try:
-        return dist.TCPStore(address.host, address.port, None, False, timeout)
-    except RuntimeError as error:
+        _await_listener(address, limit_s)
+        return dist.TCPStore(address.host, address.port, None, False, timedelta(seconds=limit_s))
+    except (RuntimeError, OSError) as error:
+        said = str(error).splitlines() or [type(error).__name__]
         raise RankLostError(
-            f"nobody answers at {address.host}:{address.port}: {str(error).splitlines()[0][:200]}",
+            f"nobody answers at {address.host}:{address.port}: {said[0][:200]}",
             "start all ranks at about the same time, with the address of rank 0",
         ) from error
+
+
+def _await_listener(address: Address, limit_s: float) -> None:
+    """Wait until somebody listens there; a store's own wait lets no signal through.
+
+    Raises:
+        OSError: nobody did in time, or the host's name is not known for the time limit of a rank.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            socket.create_connection((address.host, address.port), timeout=POLL_S).close()
+            return
+        except OSError as error:
+            known = not isinstance(error, socket.gaierror)
+            if time.monotonic() - began > (limit_s if known else min(limit_s, address.stall_s)):
+                raise
+        time.sleep(BEAT_S / 2)

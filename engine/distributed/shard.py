@@ -248,8 +248,8 @@ def _described(error: HipError | OSError) -> bytes:
     else:
         record |= {"kind": "OSError", "errno": error.errno or 0, "message": error.strerror or ""}
     for name in ("message", "hint"):
-        # Escaped, a character takes up to six bytes.
-        record[name] = record[name][: STATUS_BYTES // 16]
+        # Escaped, a character takes up to twelve bytes.
+        record[name] = record[name][: STATUS_BYTES // 32]
     return json.dumps(record).encode("ascii")
 
 

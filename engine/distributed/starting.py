@@ -18,10 +18,18 @@ from hipcli.engine.config import EngineConfig
 from hipcli.engine.distributed.control import STALL_S, Address, RankLostError
 from hipcli.engine.distributed.joining import device_of, open_store
 from hipcli.engine.errors import UsageError
+from hipcli.engine.threads import usable_cores
 
 LOOPBACK = "127.0.0.1"
 # A process that was told to end does so within this many seconds, or is killed.
 END_S = 2.0
+# `python -m` would look for modules in the current folder first: one that the user is reading.
+_BE_RANK = """
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+import runpy
+runpy.run_module("hipcli.engine.distributed", run_name="__main__", alter_sys=True)
+"""
 
 
 @dataclass(slots=True)
@@ -42,7 +50,7 @@ class Crew:
     _said: list[BinaryIO] = field(default_factory=list)
 
     def configured(self, config: EngineConfig) -> EngineConfig:
-        """The config of rank 0, on its own device.
+        """The config of rank 0, on its own device; without GPUs all ranks here share the cores.
 
         Raises:
             UsageError: there are fewer GPUs than ranks on this host.
@@ -61,6 +69,9 @@ class Crew:
                 raise UsageError(
                     f"{self.size} GPUs are wanted, {there} are here", f"--gpus {there}"
                 )
+        if made.device == "cpu" and self.joined is None and not made.threads:
+            # Ranks of one host share its cores.
+            return replace(made, threads=max(1, usable_cores() // self.size))
         return made
 
     def start(self, config: EngineConfig) -> Address:
@@ -81,7 +92,7 @@ class Crew:
         return address
 
     def _start_other(self, address: str, config: str) -> None:
-        program = [sys.executable, "-m", "hipcli.engine.distributed", address, config]
+        program = [sys.executable, "-c", _BE_RANK, address, config]
         # Open as long as the process: it is read when that ends too early.
         said = tempfile.TemporaryFile()  # noqa: SIM115
         self._said.append(said)

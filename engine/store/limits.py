@@ -5,6 +5,7 @@ can take them back. Under a limit hip gives them back itself: what is needed aga
 system's cache, or from the disk if other programs needed that memory.
 """
 
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +32,18 @@ class HostLimit:
     def of(cls, num_bytes: int, folder: Path) -> "HostLimit | None":
         """The user's limit, or for 0 most of what is free; None where the system does not say.
 
-        A folder that is not there gives way to the one above it, and that to the system's own for
-        temporary files, which is often memory.
+        A folder that is not there, or not ours to write in, gives way to the one above it, and that
+        to the system's own for temporary files, which may be small or itself memory.
         """
         if not num_bytes:
             free = available_bytes()
             if free is None:
                 return None
             num_bytes = resident_bytes() + int(FREE_PART * free)
-        found = (path for path in (folder, folder.parent) if path.is_dir())
-        return cls(num_bytes, next(found, temporary_folder()))
+        usable = (
+            path for path in (folder, folder.parent) if path.is_dir() and os.access(path, os.W_OK)
+        )
+        return cls(num_bytes, next(usable, temporary_folder()))
 
     @property
     def room_bytes(self) -> int:

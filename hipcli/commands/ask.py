@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from hipcli.commands.resuming import Resume, check_before_reading
-from hipcli.config import arguments, options
+from hipcli.config import arguments, numbers, options
 from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import UsageError
@@ -56,10 +56,11 @@ def ask(
         int,
         typer.Option(
             "--workers",
-            min=0,
+            parser=numbers.whole(0),
+            show_default=False,
             metavar="N",
-            help="With --cluster: how many; 0 is one a GPU, and without GPUs one for four "
-            "processors.",
+            help="With --cluster: how many (default: one a GPU, and without GPUs one for four "
+            "processors).",
         ),
     ] = 0,
     resume: Resume = None,
@@ -101,6 +102,9 @@ def ask(
         raise UsageError("--open-evidence is a file for one answer", "give it a name, one question")
     console, listed = context.obj, (values["files_from"], values["null"])
     if batch is not None:
+        if workers and cluster is None:
+            what = "--workers is about --cluster, which is not there"
+            raise UsageError(what, "add --cluster auto")
         if question_file is not None:
             raise UsageError("--batch and -Q exclude one another", "give one of them")
         content = arguments.read_batch(console, words or [], resume, batch, listed[0])

@@ -61,7 +61,8 @@ def engine(context: typer.Context, device: Device = "cpu", rest: Rest = None) ->
     hip bench engine --device cuda
 
     On a CPU the model is real; on a GPU it has the shape of Llama-3.1-8B and random weights.
-    Prints a table, then one line of JSON.
+    Prints a table, then one line of JSON. `hip bench engine -- --help` lists what may stand behind
+    the two dashes.
     """
     words = _words(context, device, rest)
     from hipcli.engine.benchmarks.engine import main
@@ -79,7 +80,8 @@ def distributed(context: typer.Context, device: Device = "cpu", rest: Rest = Non
     hip bench distributed -- --ranks 1 2 4
 
     Prints a table, then one line of JSON; fails if an answer differs from that of one, or the bytes
-    from what they must be.
+    from what they must be. `hip bench distributed -- --help` lists what may stand behind the two
+    dashes.
     """
     words = _words(context, device, rest)
     from hipcli.engine.benchmarks.distributed import main

@@ -99,7 +99,7 @@ def _prune_pages(
         if dry_run:
             console.note(f"would prune {record.id} ({formatting.size(record.num_bytes)})")
         elif pruned is None:
-            console.note(f"{record.id} keeps no more than that already")
+            console.note(f"{record.id} has nothing to leave out at --keep {keep}")
         else:
             kept, size = pruned.kept_ratio, formatting.size(pruned.num_bytes)
             console.note(f"{record.id} is {pruned.id} now: {kept:.1%} of the pages, {size}")

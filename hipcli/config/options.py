@@ -1,7 +1,7 @@
 """Every option that more than one command takes: literal tables, the one place that names them.
 
-`eval_options.py` has those of `hip eval` alone, `reading_options.py` and `session_options.py` two
-large groups.
+Large groups have files of their own: `reading_options.py`, `machine_options.py`,
+`answer_options.py`, `session_options.py`, and `eval_options.py` for `hip eval` alone.
 
 An option has one name on all its ways: `--max-new-tokens`, `HIP_MAX_NEW_TOKENS`, the TOML key
 `max_new_tokens`, and the field of the config it ends in. `parameters.py` turns the tables into
@@ -14,20 +14,13 @@ from pathlib import Path
 
 import platformdirs
 
+from hipcli.config.answer_options import ANSWER, EVIDENCE
 from hipcli.config.eval_options import EVAL
+from hipcli.config.machine_options import MACHINE, RANKS
 from hipcli.config.option import Option, default_of
 from hipcli.config.reading_options import COUNT, READING
 from hipcli.config.session_options import SESSION
-from hipcli.engine.config import (
-    ANSWER_MODES,
-    CPU_DRAFT_TOKENS,
-    GPU_DRAFT_TOKENS,
-    KV_DTYPES,
-    MAX_DRAFT_TOKENS,
-    WEIGHT_FORMS,
-    EngineConfig,
-    GenerationConfig,
-)
+from hipcli.engine.config import EngineConfig
 
 DEFAULT_MODEL: str = default_of(EngineConfig, "model")
 
@@ -75,113 +68,6 @@ MODEL = (
     ),
 )
 
-MACHINE = (
-    Option(
-        "device",
-        str,
-        default_of(EngineConfig, "device"),
-        "auto, cpu, cuda or cuda:N.",
-        metavar="DEVICE",
-    ),
-    Option(
-        "dtype",
-        str,
-        default_of(EngineConfig, "dtype"),
-        "Number format of weights and activations.",
-        choices=("auto", "bfloat16", "float32"),
-    ),
-    Option(
-        "kv_dtype",
-        str,
-        default_of(EngineConfig, "kv_dtype"),
-        "Number format of stored keys and values; fp8_e4m3 halves their memory, on GPUs only.",
-        choices=KV_DTYPES,
-    ),
-    Option(
-        "weights",
-        str,
-        default_of(EngineConfig, "weights"),
-        "Weights in memory as --dtype says, or in 8 bits: faster answers on a processor, and a "
-        "little different ones.",
-        choices=WEIGHT_FORMS,
-    ),
-    Option(
-        "threads",
-        int,
-        None,
-        "Threads that compute on the processor, no more than it can run at once; without it one "
-        "for each core, or as many as a container may use.",
-        minimum=1,
-        metavar="N",
-    ),
-    Option(
-        "calibrated",
-        bool,
-        default_of(EngineConfig, "calibrated"),
-        "Let heads vote as `hip models calibrate` weighed them, or all alike; without a "
-        "calibration all vote alike.",
-        ("--calibrated/--no-calibrated",),
-    ),
-    Option(
-        "gpu_memory",
-        str,
-        None,
-        "Refuse what needs more GPU memory than this for weights, keys and values, as in 24GiB.",
-        metavar="SIZE",
-    ),
-    Option(
-        "host_memory",
-        str,
-        None,
-        "Most main memory to take where the model runs on the processor, as in 2GiB (default: what"
-        " is free). Keys and values beyond it stay on disk; refuse only what cannot.",
-        metavar="SIZE",
-    ),
-    Option(
-        "context_limit",
-        int,
-        None,
-        "Refuse (or cut, see --fit) more tokens than this.",
-        minimum=1,
-        metavar="N",
-    ),
-    Option(
-        "fit",
-        str,
-        "error",
-        "What to do with more tokens than fit: stop, or keep the head, the tail, or both ends "
-        "(middle leaves out the middle).",
-        choices=("error", "head", "tail", "middle"),
-    ),
-)
-
-RANKS = (
-    Option(
-        "gpus",
-        int,
-        1,
-        "Spread a context over so many GPUs of this machine; with --device cpu over so many "
-        "processes.",
-        minimum=1,
-        metavar="N",
-    ),
-    Option(
-        "placement",
-        str,
-        "interleaved",
-        "Which pages of a context lie on which of several GPUs: in turn, or in equal runs.",
-        choices=("interleaved", "contiguous"),
-    ),
-    Option(
-        "rank_timeout",
-        int,
-        30,
-        "Give up when one of several GPUs was not heard of for so long.",
-        minimum=3,
-        metavar="SECONDS",
-    ),
-)
-
 METHOD = (
     Option(
         "method",
@@ -213,74 +99,6 @@ METHOD = (
         "First tokens always attended (default: the method's own).",
         minimum=0,
         metavar="N",
-    ),
-)
-
-ANSWER = (
-    Option(
-        "answer",
-        str,
-        "auto",
-        "How the answer is found: attend to the whole context, share its voted "
-        "passages, reread them, or let hip choose.",
-        choices=ANSWER_MODES,
-    ),
-    Option(
-        "rounds",
-        int,
-        1,
-        "How often the passages of an answer are looked for: from the second time on by what the "
-        "best ones name, for questions that take several facts. Each takes its time. 0, with "
-        "--answer attend, looks for none: it starts soonest and answers worse.",
-        minimum=0,
-        metavar="N",
-    ),
-    Option("cite", bool, False, "After the answer, list the passages it rests on."),
-    Option("system", str, None, "System prompt.", metavar="TEXT"),
-    Option(
-        "max_new_tokens",
-        int,
-        default_of(GenerationConfig, "max_new_tokens"),
-        "Longest answer.",
-        ("--max-new-tokens", "-n"),
-        minimum=1,
-        metavar="N",
-    ),
-    Option(
-        "draft_tokens",
-        int,
-        default_of(GenerationConfig, "draft_tokens"),
-        f"Most tokens guessed from the passages and checked at once, up to {MAX_DRAFT_TOKENS}; 0 "
-        "guesses none. The answer is the same up to rounding, quotes come faster (default: "
-        f"{CPU_DRAFT_TOKENS} on a processor, {GPU_DRAFT_TOKENS} on a GPU).",
-        minimum=0,
-        metavar="N",
-    ),
-    Option(
-        "temperature",
-        float,
-        default_of(GenerationConfig, "temperature"),
-        "0 is greedy: the same answer every time.",
-        minimum=0,
-        metavar="T",
-    ),
-    Option(
-        "seed",
-        int,
-        default_of(GenerationConfig, "seed"),
-        "Seed for a temperature above 0.",
-        metavar="N",
-    ),
-)
-
-EVIDENCE = (
-    Option(
-        "open_evidence",
-        Path,
-        None,
-        "Write the passages behind the answer, highlighted, to FILE: one page for a browser.",
-        metavar="FILE.html",
-        in_file=False,
     ),
 )
 

@@ -192,7 +192,11 @@ class Settings:
         try:
             return config(**same | converted)
         except ValueError as error:
-            raise UsageError(str(error)) from error
+            text = str(error)
+            name, _, rest = text.partition(" ")
+            if name in names:
+                text = f"{options.flag(name)} {rest}"
+            raise UsageError(text) from error
 
 
 def _as_words(option: Option, value: Any) -> list[str]:

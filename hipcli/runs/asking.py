@@ -77,8 +77,10 @@ class Run:
 
     def _show(self, event: Event, view: ProgressView) -> None:
         if isinstance(event, Token):
-            if self._settings.output_format == "text" and self._console.stdout_is_terminal:
-                view.stop()
+            if self._settings.output_format == "text":
+                if self._console.stdout_is_terminal:
+                    view.stop()
+                view.answer_begins()
             self._report.token(event.text)
         else:
             self._show_work(event, view)

@@ -145,7 +145,7 @@ def _job(line: bytes, number: int, where: str) -> Job:
         raise UsageError(
             f"{where}: not UTF-8 at byte {error.start + 1}", "save it as UTF-8"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         hint = f'{_EXAMPLE} or "Who wrote it?"'
         raise UsageError(f"{where}: not JSON: {one_line(str(error))}", hint) from None
     given = {"question": value} if isinstance(value, str) else value

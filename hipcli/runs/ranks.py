@@ -45,11 +45,7 @@ class Ranks:
         placement = values.get("placement", "interleaved")
         if told is None or told["world_size"] == "1":
             return cls(size, placement, stall_s) if size > 1 else None
-        if not all(told[name].isdecimal() for name in ("rank", "world_size", "master_port")):
-            raise UsageError(
-                "RANK, WORLD_SIZE and MASTER_PORT must be numbers", "start hip with torchrun"
-            )
-        world = int(told["world_size"])
+        world = _checked(told)
         if settings.sources.get("gpus") == "command line" and size != world:
             raise UsageError(
                 f"--gpus {size} contradicts the {world} processes that were started",
@@ -79,6 +75,25 @@ class Ranks:
         from hipcli.engine.distributed.starting import Crew
 
         return Crew(self.size, self.address(), self.stall_s)
+
+
+def _checked(told: dict[str, str]) -> int:
+    """How many processes there are by what this one was told.
+
+    Raises:
+        UsageError: its numbers are none, or do not go together.
+    """
+    hint = "start hip with torchrun, or unset RANK and WORLD_SIZE for one process"
+    numbers = ("rank", "world_size", "local_rank", "master_port")
+    for name in numbers:
+        if not told[name].isdecimal():
+            raise UsageError(f"{name.upper()} is {told[name]!r}, which is no number", hint)
+    rank, world, _, port = (int(told[name]) for name in numbers)
+    if rank >= world:
+        raise UsageError(f"RANK is {rank}, and WORLD_SIZE {world}: ranks count from 0", hint)
+    if not 0 < port < 1 << 16:
+        raise UsageError(f"MASTER_PORT is {port}, which is no port", hint)
+    return world
 
 
 def served(settings: Settings) -> bool:

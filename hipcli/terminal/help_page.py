@@ -18,7 +18,10 @@ _WHOLE = 1000
 # Options that a command declares itself.
 _OWN = {
     "question_file": "Question",
-    "batch": "Question",
+    "batch": "Many questions",
+    "unordered": "Many questions",
+    "cluster": "Many questions",
+    "workers": "Many questions",
     "resume": "Question",
     "converse": "Question",
     "per": "Summary",
@@ -94,7 +97,7 @@ def group(about: str, commands: Mapping[str, tuple[Callable[..., int], str]]) ->
 
 
 def _format_sections(command: Any, ctx: Any, formatter: Any) -> None:
-    titles = ["Summary", "Question", "Shown", "Evaluation", *SECTIONS, "Other"]
+    titles = ["Summary", "Question", "Many questions", "Shown", "Evaluation", *SECTIONS, "Other"]
     sections: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
     for parameter in command.get_params(ctx):
         if parameter.param_type_name == "option":

@@ -89,6 +89,12 @@ class ProgressView:
         amount = f": {size(done_bytes)}{of_total}" if done_bytes else ""
         self._show(f"fetching {name}, {phase}{amount}")
 
+    def answer_begins(self) -> None:
+        """A line that was to be told later is dropped: it would stand in the answer's text."""
+        if self._late is not None:
+            with self._lock:
+                self._cancel_late()
+
     def stop(self) -> None:
         """Removes the live line; nothing more is shown."""
         with self._lock:

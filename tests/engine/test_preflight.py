@@ -8,9 +8,11 @@ import torch
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.engine import Engine
 from hipcli.engine.errors import DoesNotFitError
+from hipcli.engine.events import Notice
 from hipcli.engine.models import resolve
 from hipcli.engine.preflight import check_memory
 from hipcli.engine.request import AskRequest
+from hipcli.engine.resident import resident_bytes
 from tests.engine.models import toy_models
 from tests.engine.tiny import random_ids
 
@@ -52,6 +54,20 @@ def test_a_refusal_comes_before_the_weights_and_says_what_fits(model: Path) -> N
     assert "--host-memory allows" in refused.value.message
     assert "--fit middle --context-limit 640" in refused.value.hint
     assert refusing._loaded is None
+
+
+def test_what_the_model_and_libraries_take_is_told_once(model: Path) -> None:
+    if not resident_bytes():
+        pytest.skip("the system does not say what is resident")
+    # More than the toy's weights, less than PyTorch.
+    asked = engine(model, host_memory_bytes=32 << 20)
+    request = AskRequest(random_ids(200).numpy(), [3, 4], prefix_tokens=1)
+
+    def codes() -> list[str]:
+        return [event.code for event in asked.ask(request) if isinstance(event, Notice)]
+
+    assert "memory_short" in codes()
+    assert "memory_short" not in codes()
 
 
 def test_the_limit_of_the_other_device_does_not_count(model: Path) -> None:

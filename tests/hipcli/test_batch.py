@@ -101,6 +101,7 @@ def test_one_that_does_not_fit_leaves_the_others() -> None:
         (b'{"question": " "}', "line 1: the question is empty"),
         (b"[1]", 'line 1: no "question"'),
         (b'"Who?"\nWhere?', "line 2: not JSON"),
+        (b"[" * 100_000, "line 1: not JSON"),
         (b'"Who?"\n"caf\xe9"', "line 2: not UTF-8"),
         (b'{"question": "Who?", "id": [1]}', "line 1: the id is [1]"),
     ],

@@ -113,6 +113,8 @@ def test_sources_that_are_none(job: dict, part: str) -> None:
         ("a.txt Who? --cluster auto", "--cluster is about --batch"),
         ("a.txt Who? --unordered", "--unordered is about --batch"),
         ("a.txt Who? --workers 2", "--workers is about --batch"),
+        ("--batch jobs.jsonl --workers 2", "--workers is about --cluster"),
+        ("--batch jobs.jsonl --cluster local --workers -1", "--workers: -1 is too small"),
     ],
 )
 def test_what_does_not_go_together(words: str, part: str) -> None:

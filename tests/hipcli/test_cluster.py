@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from hipcli import app
+from hipcli.config.settings import Settings
 from hipcli.engine.errors import SessionError
 from hipcli.engine.sessions.manifest import read_sealed
+from hipcli.runs.cluster.ray_cluster import _shares
 from hipcli.terminal.console import Console
 from tests.engine.models import toy_models
 from tests.hipcli.fakes import run_hip
@@ -146,6 +148,7 @@ def test_a_killed_worker_changes_no_answer(
 
 
 @needs_ray
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_a_signal_ends_all_workers(kitchen: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
@@ -164,6 +167,46 @@ def test_a_signal_ends_all_workers(kitchen: Path, tmp_path: Path) -> None:
     assert [below[pid] for pid in below if running(pid)] == []
     # What was read is kept, and can be gone on with.
     assert list(cache.glob("sessions/*"))
+
+
+class Hosts:
+    """As much of Ray as tells what its hosts have, each (processors, GPUs)."""
+
+    def __init__(self, *hosts: tuple[int, int]) -> None:
+        self._hosts = hosts
+
+    def nodes(self) -> list[dict]:
+        made = [
+            {
+                "Alive": True,
+                "Resources": {"CPU": float(cpus)} | ({"GPU": float(gpus)} if gpus else {}),
+            }
+            for cpus, gpus in self._hosts
+        ]
+        return [*made, {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}]
+
+
+@pytest.mark.parametrize(
+    "hosts, wanted, groups, expected",
+    [
+        # One worker has one host's processors, not those of both.
+        ([(4, 0), (4, 0)], 1, 9, (1, {"num_cpus": 4.0})),
+        # Two of three processors each would leave the third worker waiting for ever.
+        ([(3, 0), (3, 0)], 3, 9, (3, {"num_cpus": 1.0})),
+        ([(8, 0)], 0, 9, (2, {"num_cpus": 4.0})),
+        ([(1, 0)], 2, 9, (2, {"num_cpus": 0.5})),
+        ([(1, 0), (0, 0)], 3, 2, (2, {"num_cpus": 0.5})),
+        # Two thirds of a GPU each have room for two workers only.
+        ([(16, 2)], 3, 9, (3, {"num_cpus": 4.0, "num_gpus": 0.5})),
+        ([(16, 2)], 0, 9, (2, {"num_cpus": 8.0, "num_gpus": 1.0})),
+        ([(64, 0), (8, 1)], 0, 9, (1, {"num_cpus": 8.0, "num_gpus": 1.0})),
+        # A context of one worker lies on one GPU, however many there are.
+        ([(16, 4)], 2, 9, (2, {"num_cpus": 4.0, "num_gpus": 1.0})),
+    ],
+)
+def test_all_workers_have_room_at_once(hosts, wanted, groups, expected) -> None:
+    settings = Settings({"device": "auto"}, {})
+    assert _shares(Hosts(*hosts), settings, wanted, groups) == expected
 
 
 def running(pid: int) -> bool:

@@ -92,6 +92,9 @@ def test_what_came_too_early_for_a_line_gets_one_later(monkeypatch: pytest.Monke
         fire.pop()()
         assert err.getvalue() == "reading 1 source\ncounting tokens\n"
         now += 1.0
+        view.phase("answer")
+        view.answer_begins()
+        assert not fire, "no line within the answer"
         view.phase("prefill")
     assert not fire
     assert err.getvalue().count("\n") == 2

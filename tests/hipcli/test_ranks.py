@@ -87,6 +87,29 @@ def test_torchrun_and_gpus_that_contradict(folder, told):
     assert outcome.code == 2 and "4 processes" in outcome.err
 
 
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"WORLD_SIZE": "0"}, "RANK is 0, and WORLD_SIZE 0"),
+        ({"RANK": "2"}, "RANK is 2, and WORLD_SIZE 2"),
+        ({"RANK": "-1"}, "RANK is '-1'"),
+        ({"LOCAL_RANK": "x"}, "LOCAL_RANK is 'x'"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT is 99999"),
+    ],
+)
+def test_numbers_of_ranks_that_cannot_be(folder, told, changed, said):
+    made = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    told(**made | changed)
+    outcome = run_hip("ask", "book.txt", "Who?", "--device", "cpu", "--no-cache")
+    assert outcome.code == 2 and said in outcome.err and "unset RANK" in outcome.err
+
+
+def test_some_variables_of_another_tool_are_no_ranks(folder, told):
+    told(RANK="1", WORLD_SIZE="2")
+    outcome = run_hip("ask", "book.txt", "Who?", "--device", "cpu", "--no-cache")
+    assert outcome.code == 0, outcome.err
+
+
 def test_options_are_known():
     assert {option.name for option in options.RANKS} == {"gpus", "placement", "rank_timeout"}
 

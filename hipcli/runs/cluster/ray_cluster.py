@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -200,19 +200,31 @@ def _connect(ray: Any, address: str) -> str | None:
 
 
 def _shares(ray: Any, settings: Settings, wanted: int, groups: int) -> tuple[int, dict[str, float]]:
-    """How many workers, and what each of them takes."""
-    there = ray.cluster_resources()
-    cpus, gpus = int(there.get("CPU", 1)), int(there.get("GPU", 0))
-    on_gpus = gpus > 0 and settings.values["device"] != "cpu"
-    usual = gpus if on_gpus else max(1, cpus // _CPUS_PER_WORKER)
+    """How many workers, and what each of them takes: so much that all of them can run at once.
+
+    A worker runs on one host, so what hosts have together says too little.
+    """
+    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cpus = [int(host.get("CPU", 0)) for host in there]
+    gpus = [int(host.get("GPU", 0)) for host in there]
+    on_gpus = sum(gpus) > 0 and settings.values["device"] != "cpu"
+    usual = sum(gpus) if on_gpus else max(1, sum(cpus) // _CPUS_PER_WORKER)
     count = max(1, min(wanted or usual, groups))
-    share = {"num_cpus": float(max(1, cpus // count))}
-    if on_gpus:
-        # A model that is asked of more workers than there are GPUs shares them.
-        share = {
-            "num_cpus": float(max(1, cpus // max(count, gpus))),
-            "num_gpus": min(1, gpus / count),
-        }
-    if count > cpus:
-        share["num_cpus"] = cpus / count
-    return count, share
+    if not on_gpus:
+        return count, {"num_cpus": _largest_share(cpus, count)}
+    # A model that is asked of more workers than there are GPUs shares them.
+    share = min(1.0, _largest_share(gpus, count))
+    # Processors of the hosts that have GPUs, for as many workers as these have room for.
+    room = [int(host / share + 1e-9) for host in gpus]
+    least = min(host / many for host, many in zip(cpus, room, strict=True) if many)
+    return count, {"num_cpus": float(int(least)) if least >= 1 else least, "num_gpus": share}
+
+
+def _largest_share(hosts: Sequence[int], count: int) -> float:
+    """The most that each of `count` workers can take of hosts with so much each: a whole number,
+    or one nth."""
+    for share in range(max(hosts, default=0), 0, -1):
+        if sum(host // share for host in hosts) >= count:
+            return float(share)
+    # Each of them parted among as many workers as it takes.
+    return 1 / max(1, -(-count // max(1, sum(hosts))))

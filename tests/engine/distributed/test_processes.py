@@ -17,6 +17,7 @@ from hipcli.engine.distributed.starting import Crew
 from hipcli.engine.errors import UsageError
 from hipcli.engine.events import Progress
 from hipcli.engine.sessions import SessionStore
+from hipcli.engine.threads import usable_cores
 from tests.engine.distributed.processes import (
     Forked,
     ForkedCrew,
@@ -171,6 +172,14 @@ def test_a_rank_that_does_not_start_is_told(model, tmp_path):
     with pytest.raises(RankLostError, match="rank 1 did not start"):
         list(opened.ask(request(None)))
     opened.close()
+
+
+def test_ranks_of_one_host_share_its_cores(model):
+    crew = Crew(2)
+    assert crew.configured(config(model)).threads == max(1, usable_cores() // 2)
+    assert crew.configured(config(model, threads=3)).threads == 3
+    started = Crew(2, joined=Address("127.0.0.1", 1, 0, 2))
+    assert started.configured(config(model)).threads == 0
 
 
 def test_what_several_ranks_cannot_do(model, tmp_path):

@@ -16,9 +16,12 @@ from hipcli.engine.pool.messages import CENTRE, PoolRules
 from hipcli.engine.pool.scheduler import SchedulerConfig
 from tests.engine.pool.world import MODEL
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed (hipcli[cluster])"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="Ray is not installed (hipcli[cluster])"
+    ),
+]
 RULES = PoolRules(heartbeat_s=0.2, reserve_s=10, lease_s=20, silence_s=10)
 BLOCKS = 100
 
