@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hipcli.engine.cpu.forward import ArrangedModel, arrange
+from hipcli.engine.cpu.linear import PlainLinear, best_form, unmap
 from hipcli.engine.device import check_kv_fits
 from hipcli.engine.models.decoder import Decoder
 from hipcli.engine.norms import fuse_norms
@@ -89,7 +90,10 @@ class Runner:
         fuse_norms(model)
         self._arranged: ArrangedModel | None = None
         if self.device.type == "cpu":
+            form = best_form(model, weights)
             self._arranged = arrange(model, weights)
+            if form is not PlainLinear and host_limit is not None and host_limit.reached(0):
+                unmap(model)
         self.num_heads = config.num_attention_heads
         self.layout = KVLayout(
             num_layers=config.num_hidden_layers,

@@ -196,5 +196,14 @@ def lay_out(model: nn.Module, form: Form) -> None:
                 join(parent, [name], form)
 
 
+def unmap(model: nn.Module) -> None:
+    """Copy what is left of a model whose weights were laid out anew, so that its file is let go.
+
+    Pages of a mapped file that were read count as the process's own until nothing of it is in use.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+
+
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0].detach() if len(parts) == 1 else torch.cat([part.detach() for part in parts])

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hipcli.engine.errors import ModelError
 from hipcli.engine.json_object import read_json
@@ -72,8 +73,7 @@ def weight_files(folder: Path) -> list[Path]:
     """
     index = read_json(folder / _INDEX)
     if index:
-        names = sorted(set(index.get("weight_map", {}).values()))
-        files = [folder / Path(name).name for name in names]
+        files = [folder / name for name in _listed(index, folder)]
     elif (folder / "model.safetensors").is_file():
         files = [folder / "model.safetensors"]
     else:
@@ -88,6 +88,14 @@ def weight_files(folder: Path) -> list[Path]:
     if not files:
         raise _no_weights(folder)
     return files
+
+
+def _listed(index: dict[str, Any], folder: Path) -> list[str]:
+    """Names of the files that an index of weights lists."""
+    places = index.get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise ModelError(f"{folder / _INDEX} is damaged.", hint="Pull the model again.")
+    return sorted({Path(name).name for name in places.values()})
 
 
 def _no_weights(folder: Path) -> ModelError:

@@ -61,8 +61,9 @@ def rotary_of(rope: dict[str, Any], head_dim: int) -> Rotary | None:
 
 
 def _is_number(value: Any) -> bool:
-    """A positive number that floats can hold."""
-    return type(value) in (int, float) and 0 < value <= sys.float_info.max
+    """A positive number that tensors take: whole ones have 63 bits there."""
+    most = 2**63 - 1 if type(value) is int else sys.float_info.max
+    return type(value) in (int, float) and 0 < value <= most
 
 
 def _llama3(frequencies: torch.Tensor, rope: dict[str, Any]) -> torch.Tensor:

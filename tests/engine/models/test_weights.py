@@ -154,3 +154,10 @@ def test_the_configuration_has_a_digest_of_its_own(tmp_path):
     base = of(model_type="llama", rope_theta=10_000, transformers_version="5.17")
     assert of(transformers_version="5.24", rope_theta=10_000, model_type="llama") == base
     assert of(model_type="llama", rope_theta=20_000) != base
+
+
+@pytest.mark.parametrize("places", [True, ["a"], {"a": None}, {"a": ["b"]}])
+def test_a_damaged_index(tmp_path, places):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(ModelError, match="damaged"):
+        folders.weight_files(tmp_path)
