@@ -30,6 +30,8 @@ ROOT = Path(__file__).parents[2]
 BATCH = ["ask", "--batch", "jobs.jsonl", "--jsonl", "-n", "8"]
 CLUSTER = ["--cluster", "local", "--workers", "2"]
 ENOUGH_S = 120.0
+# As the command does, and not `python -m`, which looks for modules in the current folder.
+HIP = "import runpy; runpy.run_module('hipcli', run_name='__main__', alter_sys=True)"
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,8 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / name).write_text(line * 700)
         jobs += [{"question": f"{word}?", "sources": [name]} for word in ("Who", "Where")]
     jobs = [jobs[0], jobs[2], jobs[1], jobs[3], {"question": "Why?", "sources": ["none.txt"]}]
+    # What lies in the folder that is read is never run.
+    (folder / "torch.py").write_text("raise SystemExit(3)\n")
     (folder / "jobs.jsonl").write_text("".join(json.dumps(job) + "\n" for job in jobs))
     yield folder
 
@@ -64,7 +68,7 @@ def start(kitchen: Path, cache: Path, words: list[str]) -> subprocess.Popen:
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "hipcli", *words],
+        [sys.executable, "-c", "import sys; sys.path.remove(''); " + HIP, *words],
         cwd=kitchen, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip

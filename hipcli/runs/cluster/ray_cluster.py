@@ -118,10 +118,14 @@ def joined(settings: Settings, where: Where, groups: int) -> Iterator[tuple[RayC
     ray = _ray()
     folder = None
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    here = os.getcwd()
     try:
         try:
+            # Workers look for modules where they were started first: not in a folder that is read.
+            os.chdir(os.sep)
             folder = _connect(ray, where.address)
         finally:
+            os.chdir(here)
             # Ray takes SIGTERM for itself; here it means what it means to every command.
             for number, handler in handlers.items():
                 with suppress(ValueError):
