@@ -43,7 +43,7 @@ class HostMemory:
         self._layout = layout
         self._capacity = capacity
         # Where everything fits there is nothing to look after.
-        fits = limit is None or layout.num_layers * capacity * layout.page_bytes < limit.room_bytes
+        fits = limit is None or limit.holds(layout.num_layers * capacity * layout.page_bytes)
         self._limit = None if fits else limit
         # Pages from the first one on that are as their file has them, whatever is written.
         self._filed = 0

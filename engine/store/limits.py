@@ -50,6 +50,10 @@ class HostLimit:
         """What the process may still take."""
         return self.num_bytes - resident_bytes()
 
+    def holds(self, num_bytes: int) -> bool:
+        """True if so much more fits, and the quarter that `reached` keeps free stays free."""
+        return num_bytes < self.room_bytes - self.num_bytes // 4
+
     def reached(self, spare_bytes: int) -> bool:
         """True if less is left than what is about to be touched, or than a quarter.
 

@@ -246,3 +246,11 @@ def test_without_a_limit_most_of_what_is_free_is_one(
     assert HostLimit.of(5, tmp_path) == HostLimit(5, tmp_path)
     # The cache's own folder, before any model lies in it.
     assert HostLimit.of(5, tmp_path / "models") == HostLimit(5, tmp_path)
+
+
+def test_what_fits_leaves_a_quarter_for_what_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "resident_bytes", lambda: 500)
+    limit = HostLimit(1000, tmp_path)
+    assert limit.holds(249) and not limit.holds(250)
