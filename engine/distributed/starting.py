@@ -8,7 +8,6 @@ import contextlib
 import json
 import socket
 import subprocess
-import sys
 import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,18 +17,12 @@ from hipcli.engine.config import EngineConfig
 from hipcli.engine.distributed.control import STALL_S, Address, RankLostError
 from hipcli.engine.distributed.joining import device_of, open_store
 from hipcli.engine.errors import UsageError
+from hipcli.engine.module_command import module_command
 from hipcli.engine.threads import usable_cores
 
 LOOPBACK = "127.0.0.1"
 # A process that was told to end does so within this many seconds, or is killed.
 END_S = 2.0
-# `python -m` would look for modules in the current folder first: one that the user is reading.
-_BE_RANK = """
-import sys
-sys.path[:] = [folder for folder in sys.path if folder]
-import runpy
-runpy.run_module("hipcli.engine.distributed", run_name="__main__", alter_sys=True)
-"""
 
 
 @dataclass(slots=True)
@@ -92,7 +85,7 @@ class Crew:
         return address
 
     def _start_other(self, address: str, config: str) -> None:
-        program = [sys.executable, "-c", _BE_RANK, address, config]
+        program = module_command("hipcli.engine.distributed", address, config)
         # Open as long as the process: it is read when that ends too early.
         said = tempfile.TemporaryFile()  # noqa: SIM115
         self._said.append(said)

@@ -66,8 +66,9 @@ def engine(context: typer.Context, device: Device = "cpu", rest: Rest = None) ->
     """
     words = _words(context, device, rest)
     from hipcli.engine.benchmarks.engine import main
+    from hipcli.engine.module_command import module_command
 
-    program = [sys.executable, "-m", "hipcli.engine.benchmarks"]
+    program = module_command("hipcli.engine.benchmarks")
     return _ended(context.obj, lambda: main(program, words))
 
 

@@ -21,14 +21,13 @@ import filelock
 
 from hipcli.engine.errors import ModelError
 from hipcli.engine.models.folders import ModelFolder, read_manifest, write_manifest
+from hipcli.engine.module_command import SAFE_PATH
 
 # (phase, done_bytes, total_bytes); phases: wait, download, check, convert.
 Progress = Callable[[str, int, int], None]
 
 _CHILD = (
-    # The current folder is no place to import from.
-    "import sys; sys.path = [entry for entry in sys.path if entry]; "
-    "from hipcli.engine.models.gguf.child import main; sys.exit(main(sys.argv[1:]))"
+    f"{SAFE_PATH}; from hipcli.engine.models.gguf.child import main; sys.exit(main(sys.argv[1:]))"
 )
 _HEAD_BYTES = 16 * 2**20
 _BLOCK_BYTES = 64 * 2**10
