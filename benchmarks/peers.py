@@ -111,11 +111,9 @@ def run_transformers(ids: np.ndarray, options: argparse.Namespace) -> Numbers:
     import_hip()
     import torch
 
-    from hipcli.engine.models import load, resolve
+    from hipcli.engine.benchmarks.engine_cpu import stock_model
 
-    folder = resolve(options.model, models_dir=options.models_dir)
-    model = load(folder, device="cpu", dtype="auto").model
-    model.set_attn_implementation("sdpa")
+    model = stock_model(options)
     tokens = torch.from_numpy(ids.astype(np.int64)).unsqueeze(0)
     past = None
     with torch.inference_mode():

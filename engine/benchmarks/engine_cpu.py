@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -125,13 +125,23 @@ def check(options: argparse.Namespace) -> None:
     print(f"   right  logits of the stock model {error:.1e}")
 
 
-def time_dense(options: argparse.Namespace, report: Report, length: int) -> None:
-    """The same model with the SDPA attention of Transformers: one length, read and answered."""
-    from hipcli.engine.models import load, resolve
+def stock_model(options: argparse.Namespace) -> Any:
+    """The model of Transformers with its SDPA attention, in the dtype that hip takes."""
+    from transformers import AutoModelForCausalLM
+
+    from hipcli.engine.models import resolve
+    from hipcli.engine.models.loading import pick_dtype
 
     folder = resolve(options.model, models_dir=options.models_dir)
-    model = load(folder, device="cpu", dtype="auto").model
-    model.set_attn_implementation("sdpa")
+    dtype = getattr(torch, pick_dtype("auto", "cpu", options.models_dir))
+    return AutoModelForCausalLM.from_pretrained(
+        folder.path, dtype=dtype, attn_implementation="sdpa"
+    ).eval()
+
+
+def time_dense(options: argparse.Namespace, report: Report, length: int) -> None:
+    """The same model with the SDPA attention of Transformers: one length, read and answered."""
+    model = stock_model(options)
     ids = torch.randint(100, 1000, (1, length), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         began = time.perf_counter()
