@@ -203,6 +203,34 @@ def check_plan(plan: SparsePlan, q: torch.Tensor, kv: PagedKV, rope: RopeTables)
         )
 
 
+def check_attention(
+    q: torch.Tensor,
+    kv: PagedKV,
+    plan: SparsePlan,
+    rope: RopeTables,
+    seqlen_k: torch.Tensor,
+    backend: str,
+    counters: torch.Tensor | None = None,
+) -> None:
+    """Check what attends pages by a plan: each argument, how they fit, and that all are on one
+    device."""
+    check_paged_kv(kv, q, backend)
+    check_rope(rope, q.shape[2])
+    check_plan(plan, q, kv, rope)
+    check_seqlen(seqlen_k)
+    require_same_device(
+        q=q,
+        k_pages=kv.k_pages,
+        v_pages=kv.v_pages,
+        page_table=kv.page_table,
+        cos=rope.cos,
+        block_indices=plan.block_indices,
+        window_starts=plan.window_starts,
+        seqlen_k=seqlen_k,
+        counters=counters,
+    )
+
+
 def check_index(index: PageIndex, backend: str) -> None:
     """Check a page index by itself, for a backend of BACKENDS (not "auto")."""
     if index.kind not in SUMMARIES_PER_PAGE:

@@ -5,14 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..backends import implementation
-from ..checks import (
-    check_counters,
-    check_paged_kv,
-    check_plan,
-    check_rope,
-    check_seqlen,
-    require_same_device,
-)
+from ..checks import check_attention, check_counters
 from ..types import PagedKV, RopeTables, SparsePlan
 
 
@@ -52,24 +45,10 @@ def sparse_decode(
     Raises:
         ValueError, TypeError: a shape, value, dtype or device does not fit.
     """
-    check_paged_kv(kv, q, backend)
-    check_rope(rope, q.shape[2])
-    check_plan(plan, q, kv, rope)
-    check_seqlen(seqlen_k)
+    check_attention(q, kv, plan, rope, seqlen_k, backend, counters)
     if plan.block_size_q != 1:
         raise ValueError(f"plan.block_size_q: expected 1 to decode, received {plan.block_size_q}")
     if counters is not None:
         check_counters(counters, q.shape[0] * kv.k_pages.shape[1])
-    require_same_device(
-        q=q,
-        k_pages=kv.k_pages,
-        v_pages=kv.v_pages,
-        page_table=kv.page_table,
-        cos=rope.cos,
-        block_indices=plan.block_indices,
-        window_starts=plan.window_starts,
-        seqlen_k=seqlen_k,
-        counters=counters,
-    )
     run = implementation("sparse_decode", backend, q.device)
     return run(q, kv, plan, rope, seqlen_k, softmax_scale, counters)

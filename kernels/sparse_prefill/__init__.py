@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..backends import implementation
-from ..checks import check_paged_kv, check_plan, check_rope, check_seqlen, require_same_device
+from ..checks import check_attention
 from ..types import PagedKV, RopeTables, SparsePlan
 
 
@@ -48,19 +48,6 @@ def sparse_prefill(
     position and needs tables as long as the context; only differences count, so we move the
     frame to the sinks. Their list may overlap the window; ours never does.
     """
-    check_paged_kv(kv, q, backend)
-    check_rope(rope, q.shape[2])
-    check_plan(plan, q, kv, rope)
-    check_seqlen(seqlen_k)
-    require_same_device(
-        q=q,
-        k_pages=kv.k_pages,
-        v_pages=kv.v_pages,
-        page_table=kv.page_table,
-        cos=rope.cos,
-        block_indices=plan.block_indices,
-        window_starts=plan.window_starts,
-        seqlen_k=seqlen_k,
-    )
+    check_attention(q, kv, plan, rope, seqlen_k, backend)
     run = implementation("sparse_prefill", backend, q.device)
     return run(q, kv, plan, rope, seqlen_k, softmax_scale, return_lse)

@@ -25,7 +25,7 @@ from hipcli.engine.store.pages import KVStore
 from tests.engine.test_method_laws import SPARSE
 from tests.engine.test_session_integrity import flip, notices
 from tests.engine.test_sessions import answer, read, request
-from tests.engine.tiny import prefill_logits, random_ids, tiny_model
+from tests.engine.tiny import prefill_logits, random_ids, tiny_hip, tiny_model
 from tests.gpu.wide import wide_model
 
 METHODS = {**SPARSE, "dense": DenseMethod}
@@ -153,9 +153,9 @@ def test_interrupted_prefill_goes_on_elsewhere(
     expected = answer(host, read(host, plain)[0], plain)
     from hipcli.engine.context import ContextReader
     from hipcli.engine.events import Progress
-    from tests.engine.test_sessions import CHUNK, IDENTITY, method
+    from tests.engine.test_sessions import CHUNK, IDENTITY
 
-    stream = ContextReader(device, method(), ask, IDENTITY, CHUNK, 64).read()
+    stream = ContextReader(device, tiny_hip(), ask, IDENTITY, CHUNK, 64).read()
     for event in stream:
         if isinstance(event, Progress) and event.done_tokens >= 3 * CHUNK:
             break

@@ -14,8 +14,6 @@ from hipcli.engine.config import CacheConfig, GenerationConfig
 from hipcli.engine.context import Context, ContextReader
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Event, Notice
-from hipcli.engine.methods.configs import HipConfig
-from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.overflow import overflow
 from hipcli.engine.request import AskRequest, InputRecord
 from hipcli.engine.resident import resident_bytes
@@ -25,24 +23,10 @@ from hipcli.engine.store import limits
 from hipcli.engine.store.limits import HostLimit, available_bytes
 from hipcli.engine.store.mapping import AddressRange
 from hipcli.engine.store.pages import KVLayout, KVStore
-from tests.engine.tiny import random_ids, tiny_model
+from tests.engine.tiny import random_ids, tiny_hip, tiny_model
 
 CONTEXT_TOKENS = 900
 IDENTITY = {"weights": "w", "method": {"sink_tokens": 64, "window_tokens": 128}}
-
-
-def method() -> HipMethod:
-    return HipMethod(
-        HipConfig(
-            sink_tokens=64,
-            window_tokens=128,
-            budget_tokens=128,
-            prefill_budget_tokens=128,
-            dense_tokens=0,
-            candidate_tokens=256,
-            query_distance_tokens=200,
-        )
-    )
 
 
 def request_of(cache: Path | None, mode: str) -> AskRequest:
@@ -72,9 +56,9 @@ def answer(
 ) -> tuple[list[int], list[Event]]:
     """An answer of 12 tokens, and what was told on the way."""
     request = request_of(cache, mode)
-    reader = ContextReader(runner, method(), request, IDENTITY, 128, 64, disk)
+    reader = ContextReader(runner, tiny_hip(), request, IDENTITY, 128, 64, disk)
     context, told = drained(reader.read())
-    answerer = Answerer(runner, method(), context.store, request, 128, 64, [5], frozenset({2}))
+    answerer = Answerer(runner, tiny_hip(), context.store, request, 128, 64, [5], frozenset({2}))
     list(answerer.read_head())
     return list(answerer.tokens()), told
 
@@ -122,7 +106,7 @@ def test_what_is_kept_of_an_unsaved_context_is_under_the_limit_too(tmp_path: Pat
     kept = []
     for runner in (limited(tmp_path, 1 << 40), limited(tmp_path, 1)):
         disk = CountedDisk()
-        reader = ContextReader(runner, method(), asked, IDENTITY, 128, 64, disk)
+        reader = ContextReader(runner, tiny_hip(), asked, IDENTITY, 128, 64, disk)
         context, _ = drained(reader.read())
         kept.append(reader.pruned(context, 0.5).store)
         assert len(disk.made) == (0 if runner.host_limit.num_bytes > 1 else 2)

@@ -5,7 +5,6 @@ import torch
 
 from hipcli.engine.methods.base import Geometry
 from hipcli.engine.methods.configs import (
-    HipConfig,
     HipPaperConfig,
     InfiniConfig,
     InfLLMConfig,
@@ -14,7 +13,6 @@ from hipcli.engine.methods.configs import (
     WindowConfig,
 )
 from hipcli.engine.methods.dense import DenseMethod
-from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.hip_paper import HipPaperMethod
 from hipcli.engine.methods.infini import InfiniMethod
 from hipcli.engine.methods.infllm import InfLLMMethod
@@ -25,7 +23,14 @@ from hipcli.engine.passes import PrefillPass
 from hipcli.engine.runner import Runner
 from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVStore
-from tests.engine.tiny import decode_logits, prefill_logits, random_ids, stock_logits, tiny_model
+from tests.engine.tiny import (
+    decode_logits,
+    prefill_logits,
+    random_ids,
+    stock_logits,
+    tiny_hip,
+    tiny_model,
+)
 
 
 def infini() -> InfiniMethod:
@@ -36,17 +41,7 @@ def infini() -> InfiniMethod:
 
 
 SPARSE = {
-    "hip": lambda: HipMethod(
-        HipConfig(
-            sink_tokens=64,
-            window_tokens=128,
-            budget_tokens=128,
-            prefill_budget_tokens=128,
-            dense_tokens=0,
-            candidate_tokens=256,
-            query_distance_tokens=200,
-        )
-    ),
+    "hip": tiny_hip,
     "quest": lambda: QuestMethod(
         QuestConfig(sink_tokens=64, window_tokens=128, budget_tokens=128, query_distance_tokens=200)
     ),

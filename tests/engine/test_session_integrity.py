@@ -24,11 +24,10 @@ from tests.engine.test_sessions import (
     CHUNK,
     CONTEXT_TOKENS,
     IDENTITY,
-    method,
     only_folder,
     request,
 )
-from tests.engine.tiny import random_ids, tiny_model
+from tests.engine.tiny import random_ids, tiny_hip, tiny_model
 
 MODES = ("attend", "share", "reread")
 
@@ -42,7 +41,7 @@ def answering(
     runner: Runner, asked: AskRequest, chunk: int = CHUNK, disk: Disk | None = None
 ) -> CheckedAnswer:
     """What answers a request."""
-    attention = method()
+    attention = tiny_hip()
 
     def answerer_of(store: KVStore) -> Answerer:
         return Answerer(
@@ -155,7 +154,7 @@ def test_damage_found_by_the_second_of_two_questions(runner: Runner, tmp_path: P
 def test_opening_reads_only_what_is_used(runner: Runner, tmp_path: Path) -> None:
     asked = request(tmp_path, answer="reread")
     ask(runner, asked)
-    reader = ContextReader(runner, method(), asked, IDENTITY, CHUNK, 64)
+    reader = ContextReader(runner, tiny_hip(), asked, IDENTITY, CHUNK, 64)
     stream = reader.read()
     with pytest.raises(StopIteration) as stop:
         next(stream)
@@ -183,7 +182,7 @@ def test_damage_in_an_interrupted_prefill(runner: Runner, tmp_path: Path) -> Non
     expected, _, _ = ask(runner, request(None))
     for name, page in (("kv/001.pages", 2), ("kv/000.pages", 0), ("index/001.bounds", 3)):
         cache = tmp_path / name.replace("/", "-")
-        reader = ContextReader(runner, method(), request(cache), IDENTITY, CHUNK, 64)
+        reader = ContextReader(runner, tiny_hip(), request(cache), IDENTITY, CHUNK, 64)
         stream = reader.read()
         for event in stream:
             if isinstance(event, Progress) and event.done_tokens >= 5 * CHUNK:

@@ -22,8 +22,6 @@ from hipcli.engine.config import CacheConfig, GenerationConfig
 from hipcli.engine.context import Context, ContextReader
 from hipcli.engine.errors import NotCachedError, SessionError
 from hipcli.engine.events import Event, Notice, Progress
-from hipcli.engine.methods.configs import HipConfig
-from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.request import AskRequest, InputRecord
 from hipcli.engine.runner import Runner
 from hipcli.engine.sessions import SessionStore
@@ -32,25 +30,11 @@ from hipcli.engine.sessions.identity import session_key
 from hipcli.engine.sessions.manifest import read_sealed, write_sealed
 from hipcli.engine.sessions.room import make_room
 from hipcli.engine.store.pages import KVStore
-from tests.engine.tiny import random_ids, tiny_model
+from tests.engine.tiny import random_ids, tiny_hip, tiny_model
 
 CONTEXT_TOKENS = 900
 CHUNK = 128
 IDENTITY = {"weights": "w", "method": {"sink_tokens": 64, "window_tokens": 128}}
-
-
-def method() -> HipMethod:
-    return HipMethod(
-        HipConfig(
-            sink_tokens=64,
-            window_tokens=128,
-            budget_tokens=128,
-            prefill_budget_tokens=128,
-            dense_tokens=0,
-            candidate_tokens=256,
-            query_distance_tokens=200,
-        )
-    )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +59,7 @@ def request(
 
 def read(runner: Runner, ask: AskRequest) -> tuple[Context, list[Event]]:
     """Drain the events; return the context and them."""
-    reader = ContextReader(runner, method(), ask, IDENTITY, CHUNK, 64)
+    reader = ContextReader(runner, tiny_hip(), ask, IDENTITY, CHUNK, 64)
     events: list[Event] = []
     stream = reader.read()
     while True:
@@ -88,7 +72,7 @@ def read(runner: Runner, ask: AskRequest) -> tuple[Context, list[Event]]:
 def answerer_of(runner: Runner, context: Context, ask: AskRequest) -> Answerer:
     return Answerer(
         runner,
-        method(),
+        tiny_hip(),
         context.store,
         ask,
         budget_tokens=128,
@@ -164,7 +148,7 @@ def test_a_cut_of_the_same_documents_is_another_session(runner: Runner, tmp_path
 def test_a_long_question_is_read_in_chunks(runner: Runner, tmp_path: Path, mode: str) -> None:
     question = random_ids(1_200, seed=9).tolist()
     ask = request(tmp_path, question_ids=question, question_span=(2, 1_190), answer=mode)
-    reader = ContextReader(runner, method(), ask, IDENTITY, CHUNK, 1_300)
+    reader = ContextReader(runner, tiny_hip(), ask, IDENTITY, CHUNK, 1_300)
 
     def context() -> Context:
         stream = reader.read()
@@ -188,7 +172,7 @@ def test_cached_only(runner: Runner, tmp_path: Path) -> None:
 
 def test_interrupted_prefill_goes_on(runner: Runner, tmp_path: Path) -> None:
     expected = cold_answer(runner, request(None))
-    reader = ContextReader(runner, method(), request(tmp_path), IDENTITY, CHUNK, 64)
+    reader = ContextReader(runner, tiny_hip(), request(tmp_path), IDENTITY, CHUNK, 64)
     stream: Iterator[Event] = reader.read()
     for event in stream:
         if isinstance(event, Progress) and event.done_tokens >= 3 * CHUNK:
@@ -207,7 +191,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from tests.engine.test_sessions import *
 runner = Runner(tiny_model("llama"))
-reader = ContextReader(runner, method(), request(Path({cache!r})), IDENTITY, CHUNK, 64)
+reader = ContextReader(runner, tiny_hip(), request(Path({cache!r})), IDENTITY, CHUNK, 64)
 for event in reader.read():
     if isinstance(event, Progress):
         print(event.done_tokens, flush=True)

@@ -18,10 +18,9 @@ from tests.engine.test_sessions import (
     CONTEXT_TOKENS,
     IDENTITY,
     answerer_of,
-    method,
     request,
 )
-from tests.engine.tiny import random_ids, tiny_model
+from tests.engine.tiny import random_ids, tiny_hip, tiny_model
 
 PAGES = 6
 
@@ -185,7 +184,9 @@ def test_scaffold_keys_of_a_mixed_page_are_not_voted_for(runner: Runner) -> None
     for first_token in (0, 40):
         votes = Shown(CONTEXT_TOKENS, 16, (0, 5), first_token=first_token)
         tail = store.tail()
-        step = StepInput(store, runner.tables, QuestionPass(method(), votes, 128, 16), store.length)
+        step = StepInput(
+            store, runner.tables, QuestionPass(tiny_hip(), votes, 128, 16), store.length
+        )
         runner.logits(torch.arange(5), step)
         store.rewind(tail)
         seen[first_token] = votes.seen[0]
@@ -199,7 +200,7 @@ def test_scaffold_keys_of_a_mixed_page_are_not_voted_for(runner: Runner) -> None
 
 def stored(runner: Runner, ask, spare: int = 256) -> KVStore:
     """The context in a store with room for passages that vote."""
-    reader = ContextReader(runner, method(), ask, IDENTITY, CHUNK, spare)
+    reader = ContextReader(runner, tiny_hip(), ask, IDENTITY, CHUNK, spare)
     stream = reader.read()
     while True:
         try:

@@ -11,6 +11,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from hipcli.engine.methods.configs import HipConfig
+from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.runner import Runner
 from hipcli.engine.step import StepInput
@@ -64,6 +66,21 @@ CONFIGS = {
         **SHAPE, attention_multiplier=0.2, embedding_multiplier=3.0, logits_scaling=2.0
     ),
 }
+
+
+def tiny_hip() -> HipMethod:
+    """The default method with sizes at which short texts are sparse."""
+    return HipMethod(
+        HipConfig(
+            sink_tokens=64,
+            window_tokens=128,
+            budget_tokens=128,
+            prefill_budget_tokens=128,
+            dense_tokens=0,
+            candidate_tokens=256,
+            query_distance_tokens=200,
+        )
+    )
 
 
 def tiny_model(name: str, dtype: torch.dtype = torch.float32) -> torch.nn.Module:

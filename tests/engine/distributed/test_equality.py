@@ -7,30 +7,19 @@ import torch
 from hipcli.engine.answering import Answerer
 from hipcli.engine.config import GenerationConfig
 from hipcli.engine.distributed.driver import driven_passes
-from hipcli.engine.methods.configs import HipConfig, WindowConfig
+from hipcli.engine.methods.configs import WindowConfig
 from hipcli.engine.methods.dense import DenseMethod
-from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.passes import PrefillPass
 from hipcli.engine.request import AskRequest
 from hipcli.engine.runner import Runner
 from hipcli.engine.step import StepInput
 from tests.engine.distributed.threads import threads
-from tests.engine.tiny import random_ids, tiny_model
+from tests.engine.tiny import random_ids, tiny_hip, tiny_model
 
 CONTEXT = 64 * 13 + 17
 METHODS = {
-    "hip": lambda: HipMethod(
-        HipConfig(
-            sink_tokens=64,
-            window_tokens=128,
-            budget_tokens=128,
-            prefill_budget_tokens=128,
-            dense_tokens=0,
-            candidate_tokens=256,
-            query_distance_tokens=200,
-        )
-    ),
+    "hip": tiny_hip,
     "dense": DenseMethod,
     "window": lambda: WindowMethod(WindowConfig(sink_tokens=64, window_tokens=128)),
 }
