@@ -302,11 +302,6 @@ def attend_rows(
     return torch.bmm(weights, v), lse
 
 
-def identity_table(num_pages: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """The page table of pages that lie in order: int32 [num_pages]."""
-    return torch.arange(num_pages, dtype=torch.int32, device=device)
-
-
 def key_range(kv: PagedKV, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Copies of keys and values of tokens [start, end)."""
     return (

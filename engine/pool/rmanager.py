@@ -78,10 +78,6 @@ class RManager:
         return self._slots.free
 
     @property
-    def lent_blocks(self) -> int:
-        return self._guests.blocks
-
-    @property
     def is_debtor(self) -> bool:
         """Others keep blocks of this instance, or are asked to."""
         return bool(self._owned.loans or self._leaving)

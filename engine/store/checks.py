@@ -201,10 +201,6 @@ class PageChecks:
         self._unknown[part, layer] -= np.count_nonzero(~known[pages])
         known[pages] = True
 
-    def copy_from(self, other: "PageChecks", num_pages: int) -> None:
-        """Take over the checksums of the first pages of a session with the same seed."""
-        self._table[:num_pages] = other._table[:num_pages]
-
 
 def compare_files(
     folder: Path, num_pages: int, num_layers: int, part_bytes: tuple[int, int], checks: PageChecks

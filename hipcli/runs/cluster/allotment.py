@@ -27,11 +27,6 @@ class Allotment:
         self._doing: dict[str, Job] = {}
         self._tries: dict[int, int] = {}
 
-    @property
-    def idle_groups(self) -> int:
-        """Groups that no worker has taken."""
-        return len(self._waiting)
-
     def next_for(self, worker: str) -> tuple[Group, Job] | None:
         """The next job of a worker that is idle; None when there is none for it."""
         assert worker not in self._doing, worker
