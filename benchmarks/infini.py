@@ -33,13 +33,13 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention  # noqa: E402
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
+from hipcli.engine.forward.rope import IdentityRotary, RopeTables  # noqa: E402
+from hipcli.engine.forward.runner import Runner  # noqa: E402
+from hipcli.engine.forward.step import StepInput  # noqa: E402
 from hipcli.engine.methods.compressive import Memory, mixed  # noqa: E402
 from hipcli.engine.methods.configs import InfiniConfig  # noqa: E402
 from hipcli.engine.methods.infini import InfiniMethod  # noqa: E402
 from hipcli.engine.passes import PrefillPass  # noqa: E402
-from hipcli.engine.rope import IdentityRotary, RopeTables  # noqa: E402
-from hipcli.engine.runner import Runner  # noqa: E402
-from hipcli.engine.step import StepInput  # noqa: E402
 
 SEGMENT = 64
 KEYS = VALUES = 8

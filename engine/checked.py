@@ -7,10 +7,10 @@ words of an answer. Those rest on pages that were sound; the rest comes from doc
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 
-from hipcli.engine.answering import Answerer
-from hipcli.engine.context import Context, ContextReader
+from hipcli.engine.answering.answerer import Answerer
 from hipcli.engine.errors import DamagedSessionError, SessionError
 from hipcli.engine.events import Event, Phase
+from hipcli.engine.reading.context import Context, ContextReader
 from hipcli.engine.store.pages import KVStore, Tail
 
 

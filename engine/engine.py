@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from hipcli.engine.answering.passages import ROUND_PAGES, SEPARATOR
+from hipcli.engine.answering.word_match import Spelling, spellings
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Event, Notice, Phase, Token
 from hipcli.engine.methods import make_config
 from hipcli.engine.models import ModelFolder, resolve
 from hipcli.engine.models.heads import FoundHeads, HeadWeights, find_heads
-from hipcli.engine.passages import ROUND_PAGES, SEPARATOR
 from hipcli.engine.request import AskRequest
 from hipcli.engine.store.layout import PAGE_TOKENS
 from hipcli.engine.tokenizer import Tokenizer, load_tokenizer
-from hipcli.engine.word_match import Spelling, spellings
 
 
 @dataclass(slots=True)
@@ -148,7 +148,7 @@ class Engine:
             raise ValueError("requests that are asked together must be about the same context")
         started = time.perf_counter()
         yield Phase("load")
-        from hipcli.engine.preflight import check_memory, short_memory
+        from hipcli.engine.reading.preflight import check_memory, short_memory
 
         longest = max(len(request.context_ids) + _spare_tokens(request) for request in requests)
         check_memory(self.config, self.folder, longest)
@@ -251,7 +251,7 @@ class Engine:
             )
 
     def _reader(self, request: AskRequest, spare_tokens: int) -> Any:
-        from hipcli.engine.context import ContextReader
+        from hipcli.engine.reading.context import ContextReader
 
         capacity_tokens = len(request.context_ids) + spare_tokens
         return ContextReader(
@@ -264,7 +264,7 @@ class Engine:
         )
 
     def _answerer(self, request: AskRequest, store: Any) -> Any:
-        from hipcli.engine.answering import Answerer
+        from hipcli.engine.answering.answerer import Answerer
 
         return Answerer(
             runner=self._loaded.runner,

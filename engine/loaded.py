@@ -8,6 +8,7 @@ import torch
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.device import GPU_DENSE_TOKENS, check_kv_dtype, check_weights, chunk_tokens
 from hipcli.engine.errors import ModelError, UsageError
+from hipcli.engine.forward.runner import Runner
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.hip import HipMethod
@@ -16,7 +17,6 @@ from hipcli.engine.models import ModelFolder, config_digest, load
 from hipcli.engine.models.gates import gates_digest, load_gates
 from hipcli.engine.models.heads import HeadWeights
 from hipcli.engine.models.loading import pick_device
-from hipcli.engine.runner import Runner
 from hipcli.engine.store.limits import HostLimit
 from hipcli.engine.threads import most_threads
 from hipcli.engine.tokenizer import Tokenizer

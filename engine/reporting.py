@@ -1,8 +1,8 @@
 """What an answer's `Result` says of how it came about."""
 
-from hipcli.engine.answering import Answerer
-from hipcli.engine.context import Context
+from hipcli.engine.answering.answerer import Answerer
 from hipcli.engine.events import Result
+from hipcli.engine.reading.context import Context
 from hipcli.engine.request import AskRequest
 from hipcli.engine.resident import peak_rss_bytes
 from hipcli.engine.store.layout import PAGE_TOKENS

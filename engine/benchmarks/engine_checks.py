@@ -7,13 +7,13 @@ import copy
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hipcli.engine.decoding import DeviceDecoder
+from hipcli.engine.answering.decoding import DeviceDecoder
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import StepInput
 
 LENGTH = 1100
 VOCAB = 512

@@ -104,11 +104,11 @@ def check(options: argparse.Namespace) -> None:
     """The real model with dense attention gives the stock model's logits."""
     from transformers import AutoModelForCausalLM
 
+    from hipcli.engine.forward.runner import Runner
+    from hipcli.engine.forward.step import StepInput
     from hipcli.engine.methods.dense import DenseMethod
     from hipcli.engine.models import resolve
     from hipcli.engine.passes import PrefillPass
-    from hipcli.engine.runner import Runner
-    from hipcli.engine.step import StepInput
 
     folder = resolve(options.model, models_dir=options.models_dir)
     model = AutoModelForCausalLM.from_pretrained(folder.path, dtype=torch.float32).eval()

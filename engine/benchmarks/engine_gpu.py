@@ -14,17 +14,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from hipcli.engine.answering.decoding import DeviceDecoder
+from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.benchmarks.engine_checks import check_all
-from hipcli.engine.decoding import DeviceDecoder
 from hipcli.engine.device import GPU_CHUNK_TOKENS, GPU_DENSE_TOKENS, free_bytes
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.configs import HipConfig, WindowConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.sampler import Sampler
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVStore
 
 if TYPE_CHECKING:

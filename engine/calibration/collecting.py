@@ -5,20 +5,20 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hipcli.engine.answering import QUESTION_BLOCK_TOKENS
+from hipcli.engine.answering.answerer import QUESTION_BLOCK_TOKENS
+from hipcli.engine.answering.vote import Ballot, head_votes
 from hipcli.engine.calibration.fitting import Question
 from hipcli.engine.config import CacheConfig
-from hipcli.engine.context import ContextReader
 from hipcli.engine.evaluation.composing import Prompts
 from hipcli.engine.evaluation.grading import asked_pages
 from hipcli.engine.evaluation.placing import Case
 from hipcli.engine.events import Event, Phase
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.loaded import LoadedEngine
 from hipcli.engine.passes import QuestionPass
+from hipcli.engine.reading.context import ContextReader
 from hipcli.engine.request import AskRequest
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
-from hipcli.engine.vote import Ballot, head_votes
 
 # Pages that no head and no sum of heads prefers cannot win: only so many are kept of a question.
 MOST_PAGES = 200

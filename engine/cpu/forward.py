@@ -12,7 +12,7 @@ import torch
 
 from hipcli.engine.cpu.layers import Layer, function_of, is_known, read_layer
 from hipcli.engine.cpu.linear import Linear, PlainLinear, best_form, join, lay_out
-from hipcli.engine.step import StepInput
+from hipcli.engine.forward.step import StepInput
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import silu
 
 from hipcli.engine.cpu.linear import Form, Linear, join
-from hipcli.engine.norms import FusedNorm
+from hipcli.engine.forward.norms import FusedNorm
 
 KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "granite", "gemma", "phi3", "seed_oss"})
 

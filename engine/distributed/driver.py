@@ -16,17 +16,17 @@ from typing import Any, Protocol
 
 import torch
 
+from hipcli.engine.answering.vote import Ballot
 from hipcli.engine.distributed.placement import owners_of
 from hipcli.engine.distributed.question import ShardQuestion
 from hipcli.engine.distributed.shard import Record, Shard
 from hipcli.engine.distributed.store import ShardStore
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method
 from hipcli.engine.passes import AnswerPass, Passes
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.layout import num_pages
 from hipcli.engine.store.pages import PAGE_TOKENS, Tail
-from hipcli.engine.vote import Ballot
 
 
 class Channel(Protocol):

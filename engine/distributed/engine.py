@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hipcli.engine.config import EngineConfig
-from hipcli.engine.context import Context, ContextReader
 from hipcli.engine.distributed.control import RankLostError
 from hipcli.engine.distributed.driver import DrivenRunner, DrivenStore, Team, driven_passes
 from hipcli.engine.distributed.joining import Member, check_config, join
@@ -13,6 +12,7 @@ from hipcli.engine.engine import Engine
 from hipcli.engine.errors import UsageError
 from hipcli.engine.loaded import LoadedEngine
 from hipcli.engine.models import resolve
+from hipcli.engine.reading.context import Context, ContextReader
 from hipcli.engine.request import AskRequest
 from hipcli.engine.store.pages import KVStore
 from hipcli.engine.tokenizer import load_tokenizer

@@ -19,7 +19,7 @@ from hipcli.engine.distributed.attending import (
 )
 from hipcli.engine.distributed.choosing import Chooser
 from hipcli.engine.methods.base import Method, no_blocks
-from hipcli.engine.parts import Part, parts
+from hipcli.engine.passes.parts import Part, parts
 from hipcli.engine.store.layout import PAGE_TOKENS
 from hipcli.kernels.types import SparsePlan
 

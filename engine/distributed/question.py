@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
+from hipcli.engine.answering.vote import Ballot, head_votes
 from hipcli.engine.distributed.attending import ShardStep, attend_alike
 from hipcli.engine.distributed.choosing import Chooser, scoring
 from hipcli.engine.distributed.group import as_bytes, from_bytes
 from hipcli.engine.distributed.passes import window_starts
 from hipcli.engine.methods.base import Method, no_blocks
-from hipcli.engine.selection import (
+from hipcli.engine.methods.selection import (
     between,
     key_scores,
     token_scores,
@@ -22,7 +23,6 @@ from hipcli.engine.selection import (
     with_pages,
 )
 from hipcli.engine.store.layout import PAGE_TOKENS, num_pages
-from hipcli.engine.vote import Ballot, head_votes
 from hipcli.kernels.vote import MAX_TOKENS, vote
 
 VOTES = "votes"

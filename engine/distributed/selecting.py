@@ -12,7 +12,7 @@ import torch
 
 from hipcli.engine.distributed.group import Group
 from hipcli.engine.distributed.store import ShardStore
-from hipcli.engine.selection import NO_BLOCK, head_queries, repeated
+from hipcli.engine.methods.selection import NO_BLOCK, head_queries, repeated
 from hipcli.engine.store.layout import PAGE_TOKENS
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_pages import score_pages

@@ -27,9 +27,9 @@ from hipcli.engine.distributed.question import Poll, ShardQuestion
 from hipcli.engine.distributed.store import ShardStore
 from hipcli.engine.distributed.worth import shard_worth
 from hipcli.engine.errors import DamagedSessionError, DoesNotFitError, HipError
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import KeysWritten
 from hipcli.engine.methods.base import Method
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import KeysWritten
 from hipcli.engine.store.tail import Tail
 
 # Room for how a command went on one rank: a short message.

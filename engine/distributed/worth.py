@@ -1,4 +1,4 @@
-"""What each page is worth keeping (`engine/worth.py`), from pages that lie on all ranks.
+"""What each page is worth keeping (`engine/reading/worth.py`), from pages that lie on all ranks.
 
 Keys stay where they are: their sums and products are added up over ranks, and every page is
 weighed by its owner. Every page tells of mean and spread here, not a sample of them.
@@ -8,8 +8,8 @@ import torch
 
 from hipcli.engine.distributed.group import Group
 from hipcli.engine.distributed.store import ShardStore
+from hipcli.engine.reading.worth import LAYER_STEP, PIECE_PAGES, UNUSUAL_TOKENS, whitened
 from hipcli.engine.store.layout import PAGE_TOKENS, num_pages
-from hipcli.engine.worth import LAYER_STEP, PIECE_PAGES, UNUSUAL_TOKENS, whitened
 
 PURPOSE = "worth"
 
@@ -33,7 +33,7 @@ def shard_worth(group: Group, store: ShardStore) -> list[float]:
 def _layer_worth(
     group: Group, store: ShardStore, layer: int, own: torch.Tensor, full: int
 ) -> torch.Tensor:
-    """fp32 [full], as in `engine/worth.py`."""
+    """fp32 [full], as in `engine/reading/worth.py`."""
     count = full * PAGE_TOKENS
     heads, width = store.layout.num_kv_heads, store.layout.head_dim
 

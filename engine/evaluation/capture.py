@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from hipcli.engine.forward.step import LayerAttention, StepInput
 from hipcli.engine.methods.base import Geometry, Method
-from hipcli.engine.step import LayerAttention, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.rope import rope
 

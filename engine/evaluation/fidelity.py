@@ -18,12 +18,12 @@ import torch
 from hipcli.engine.engine import Engine
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.evaluation.capture import Recorded, Watch
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import LayerAttention, StepInput
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import LayerAttention, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, Tail
 
 # Tokens whose logits are held at once; a multiple of the page size.

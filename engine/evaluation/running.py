@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hipcli.engine.answering.passages import SEPARATOR, reread_budget_tokens, reread_prompt
 from hipcli.engine.config import CacheConfig, GenerationConfig
 from hipcli.engine.engine import Engine
 from hipcli.engine.errors import DoesNotFitError, UsageError
@@ -36,7 +37,6 @@ from hipcli.engine.evaluation.tasks import TASKS
 from hipcli.engine.events import Event, Result
 from hipcli.engine.methods import accepted, make_config
 from hipcli.engine.methods.configs import PAGE_TOKENS
-from hipcli.engine.passages import SEPARATOR, reread_budget_tokens, reread_prompt
 from hipcli.engine.request import AskRequest
 
 SCHEMA_VERSION = 1

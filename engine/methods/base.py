@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hipcli.engine.step import LayerAttention, Step, StepInput
+from hipcli.engine.forward.step import LayerAttention, Step, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 
 

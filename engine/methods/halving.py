@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hipcli.engine.step import Step
+from hipcli.engine.forward.step import Step
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.cpu_common import rotate_
 from hipcli.kernels.rope import rope

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from hipcli.engine.forward.step import Step, StepInput
 from hipcli.engine.methods.base import Geometry, Kernels, Schedule
 from hipcli.engine.methods.configs import HipConfig
-from hipcli.engine.selection import best_blocks, best_pages, shared_pages, within_reach
-from hipcli.engine.step import Step, StepInput
+from hipcli.engine.methods.selection import best_blocks, best_pages, shared_pages, within_reach
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks

@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 
 import torch
 
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Geometry, Own
 from hipcli.engine.methods.configs import InfLLMConfig
 from hipcli.engine.methods.plain import page_rows, products, query_blocks, rotated, span_rows
 from hipcli.engine.methods.sealed import InfLLMState, SealedBlocks
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.cpu_common import fold_heads, unfold_heads
 

@@ -6,8 +6,8 @@ several blocks is attended as these blocks alone, and no memory grows as queries
 
 import torch
 
-from hipcli.engine.dense import causal_attention
-from hipcli.engine.step import StepInput
+from hipcli.engine.forward.dense import causal_attention
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
 from hipcli.kernels.cpu_common import attend_rows, causal_tail, fold_heads, unfold_heads
 from hipcli.kernels.rope import rope

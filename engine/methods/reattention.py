@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Geometry, Own
 from hipcli.engine.methods.configs import ReAttentionConfig
 from hipcli.engine.methods.plain import (
@@ -30,7 +31,6 @@ from hipcli.engine.methods.plain import (
     span_rows,
     token_rows,
 )
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.cpu_common import fold_heads
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from hipcli.engine.forward.norms import FusedNorm
 from hipcli.engine.models.decoder_config import DecoderConfig
 from hipcli.engine.models.rotary import Rotary, rotary_of
-from hipcli.engine.norms import FusedNorm
 
 Tensors = dict[str, torch.Tensor]
 

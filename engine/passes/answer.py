@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 import torch
 
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method, no_blocks
 from hipcli.engine.passes.tokens import attend_tokens
-from hipcli.engine.step import StepInput
+from hipcli.engine.passes.views import Frame, PackedView
 from hipcli.engine.store.pages import PAGE_TOKENS
-from hipcli.engine.views import Frame, PackedView
 
 
 @dataclass(slots=True)

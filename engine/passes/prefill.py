@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hipcli.engine.dense import fused_attention
+from hipcli.engine.forward.dense import fused_attention
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method, no_blocks
-from hipcli.engine.parts import Part, parts
-from hipcli.engine.step import StepInput
+from hipcli.engine.passes.parts import Part, parts
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.sparse_prefill import sparse_prefill
 from hipcli.kernels.types import SparsePlan

@@ -4,18 +4,18 @@ from dataclasses import dataclass
 
 import torch
 
+from hipcli.engine.answering.vote import Ballot
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method, no_blocks
-from hipcli.engine.passes.tokens import attend_tokens
-from hipcli.engine.selection import (
+from hipcli.engine.methods.selection import (
     best_blocks,
     between,
     token_scores,
     voted_pages,
     with_pages,
 )
-from hipcli.engine.step import StepInput
+from hipcli.engine.passes.tokens import attend_tokens
 from hipcli.engine.store.pages import PAGE_TOKENS, num_pages
-from hipcli.engine.vote import Ballot
 from hipcli.kernels.select_blocks import select_blocks
 from hipcli.kernels.vote import MAX_TOKENS, vote
 

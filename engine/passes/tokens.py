@@ -2,8 +2,8 @@
 
 import torch
 
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Geometry
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.types import SparsePlan

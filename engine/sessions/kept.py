@@ -1,7 +1,7 @@
 """Which pages of a context a pruned session keeps. No torch here.
 
 The sinks, the window and the last page stay. Of the pages between them a ratio stays: those whose
-worth (`engine/worth.py`) is highest.
+worth (`engine/reading/worth.py`) is highest.
 """
 
 from collections.abc import Mapping, Sequence

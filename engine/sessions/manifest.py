@@ -121,7 +121,7 @@ def read_tokens(folder: Path, sha256: str) -> "np.ndarray":
 
 
 def read_worth(folder: Path) -> list[float]:
-    """The worth of each page of the context in `folder` (`engine/worth.py`).
+    """The worth of each page of the context in `folder` (`engine/reading/worth.py`).
 
     Raises:
         DamagedSessionError: the record is missing, or not what was written.

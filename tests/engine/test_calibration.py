@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from hipcli.engine.answering.vote import Ballot
 from hipcli.engine.calibration import fitting, texts
 from hipcli.engine.calibration.calibrating import CalibrationPlan, calibrate
 from hipcli.engine.calibration.collecting import MOST_PAGES, HeadBallot, candidates
@@ -32,7 +33,6 @@ from hipcli.engine.models.heads import (
 )
 from hipcli.engine.models.weights import digest
 from hipcli.engine.request import AskRequest
-from hipcli.engine.vote import Ballot
 from tests.engine.evaluation.tiny import tiny_engine, toy_prompts
 
 HEADS, PAGES, BEST = 12, 30, 5

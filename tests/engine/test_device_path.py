@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from hipcli.engine.answering.decoding import DeviceDecoder, generate
+from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.config import CacheConfig
-from hipcli.engine.decoding import DeviceDecoder, generate
-from hipcli.engine.dense import fused_attention
 from hipcli.engine.device import chunk_tokens
+from hipcli.engine.forward.dense import fused_attention
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Geometry, Schedule
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.sampler import Sampler
 from hipcli.engine.sessions import SessionStore
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVStore
 from tests.engine.test_method_laws import SPARSE
 from tests.engine.test_session_integrity import flip, notices
@@ -151,8 +151,8 @@ def test_interrupted_prefill_goes_on_elsewhere(
     ask = request(tmp_path, length=700)
     plain = dataclasses.replace(ask, cache=request(None).cache)
     expected = answer(host, read(host, plain)[0], plain)
-    from hipcli.engine.context import ContextReader
     from hipcli.engine.events import Progress
+    from hipcli.engine.reading.context import ContextReader
     from tests.engine.test_sessions import CHUNK, IDENTITY
 
     stream = ContextReader(device, tiny_hip(), ask, IDENTITY, CHUNK, 64).read()

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from hipcli.engine.answering.decoding import generate
+from hipcli.engine.answering.drafting import MOST_REST, Drafter, draft_tokens, evidence_texts
+from hipcli.engine.answering.sampler import Sampler
+from hipcli.engine.answering.speculation import generate_drafted
 from hipcli.engine.config import GenerationConfig
-from hipcli.engine.decoding import generate
-from hipcli.engine.drafting import MOST_REST, Drafter, draft_tokens, evidence_texts
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.sampler import Sampler
-from hipcli.engine.speculation import generate_drafted
-from hipcli.engine.step import StepInput
 from tests.engine.test_method_laws import SPARSE
 from tests.engine.test_sessions import answer, answerer_of, read, request
 from tests.engine.tiny import random_ids, tiny_model
@@ -273,7 +273,8 @@ def test_an_end_among_the_guesses(host: Runner, monkeypatch: pytest.MonkeyPatch)
     context.store.rewind(before)
     answerer = dataclasses.replace(answerer_of(host, context, ask), stop_ids=frozenset({end}))
     monkeypatch.setattr(
-        "hipcli.engine.answering.evidence_texts", lambda *_: [[*ask.question_ids, *expected]]
+        "hipcli.engine.answering.answerer.evidence_texts",
+        lambda *_: [[*ask.question_ids, *expected]],
     )
     assert list(answerer.tokens()) == expected[: expected.index(end)]
     assert answerer.finish_reason == "stop"

@@ -3,7 +3,7 @@
 import pytest
 
 from hipcli.engine.config import CacheConfig
-from hipcli.engine.runner import Runner
+from hipcli.engine.forward.runner import Runner
 from tests.engine.test_sessions import CONTEXT_TOKENS, answerer_of, read, request
 from tests.engine.tiny import tiny_model
 

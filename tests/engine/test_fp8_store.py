@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from hipcli.engine.answering.decoding import generate
+from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.config import EngineConfig
-from hipcli.engine.decoding import generate
-from hipcli.engine.dense import fused_attention
 from hipcli.engine.device import check_kv_dtype
 from hipcli.engine.errors import UsageError
+from hipcli.engine.forward.dense import fused_attention
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.sampler import Sampler
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVLayout, KVStore
 from tests.engine.test_device_path import after_prompt
 from tests.engine.test_sessions import answer, cold_answer, read, request

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hipcli.engine.answering import Answerer
+from hipcli.engine.answering.answerer import Answerer
 from hipcli.engine.config import CacheConfig, GenerationConfig
-from hipcli.engine.context import Context, ContextReader
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Event, Notice
-from hipcli.engine.overflow import overflow
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.reading.context import Context, ContextReader
+from hipcli.engine.reading.overflow import overflow
 from hipcli.engine.request import AskRequest, InputRecord
 from hipcli.engine.resident import resident_bytes
-from hipcli.engine.runner import Runner
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.store import limits
 from hipcli.engine.store.limits import HostLimit, available_bytes

@@ -19,8 +19,8 @@ from hipcli.engine.config import CacheConfig, EngineConfig
 from hipcli.engine.loaded import LoadedEngine
 from hipcli.engine.models import ModelFolder, digest
 from hipcli.engine.models.digest_cache import CACHE_FILE, weights_digest
+from hipcli.engine.reading.saving import Saved
 from hipcli.engine.request import AskRequest, InputRecord
-from hipcli.engine.saving import Saved
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.identity import LABELS, identity_key
 from hipcli.engine.tokenizer import load_tokenizer

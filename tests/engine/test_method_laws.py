@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Geometry
 from hipcli.engine.methods.configs import (
     HipPaperConfig,
@@ -20,8 +22,6 @@ from hipcli.engine.methods.quest import QuestMethod
 from hipcli.engine.methods.reattention import ReAttentionMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.passes import PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVStore
 from tests.engine.tiny import (
     decode_logits,

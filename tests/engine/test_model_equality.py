@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
+from hipcli.engine.forward.runner import Runner
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
-from hipcli.engine.runner import Runner
 from tests.engine.tiny import (
     CONFIGS,
     decode_logits,

@@ -6,7 +6,7 @@ from torch import nn
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from hipcli.engine.norms import FusedNorm, fuse_norms
+from hipcli.engine.forward.norms import FusedNorm, fuse_norms
 from tests.engine.tiny import tiny_model
 
 

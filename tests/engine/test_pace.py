@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hipcli.engine.pace import Pace
+from hipcli.engine.reading.pace import Pace
 
 CHUNK = 512
 

@@ -10,7 +10,7 @@ from hipcli.engine.engine import Engine
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Notice
 from hipcli.engine.models import resolve
-from hipcli.engine.preflight import check_memory
+from hipcli.engine.reading.preflight import check_memory
 from hipcli.engine.request import AskRequest
 from hipcli.engine.resident import resident_bytes
 from tests.engine.models import toy_models

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from hipcli.engine.config import CacheConfig
 from hipcli.engine.errors import DamagedSessionError, SessionError
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.reading.worth import page_worth
 from hipcli.engine.request import AskRequest
-from hipcli.engine.runner import Runner
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.kept import (
     as_runs,
@@ -24,7 +25,6 @@ from hipcli.engine.sessions.kept import (
 from hipcli.engine.sessions.manifest import Manifest, read_worth
 from hipcli.engine.sessions.pruning import prune
 from hipcli.engine.store.layout import num_pages
-from hipcli.engine.worth import page_worth
 from tests.engine.test_session_integrity import ask, flip, notices
 from tests.engine.test_sessions import CONTEXT_TOKENS, request
 from tests.engine.tiny import random_ids, tiny_model

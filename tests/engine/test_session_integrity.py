@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hipcli.engine.answering import Answerer
+from hipcli.engine.answering.answerer import Answerer
 from hipcli.engine.checked import CheckedAnswer
 from hipcli.engine.config import CacheConfig
-from hipcli.engine.context import ContextReader
 from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.events import Event, Notice, Progress
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.reading.context import ContextReader
 from hipcli.engine.request import AskRequest
-from hipcli.engine.runner import Runner
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks, RowSums, table_bytes

@@ -9,8 +9,8 @@ import pytest
 from hipcli.engine.config import CacheConfig
 from hipcli.engine.errors import DamagedSessionError, SessionError
 from hipcli.engine.events import Notice
+from hipcli.engine.forward.runner import Runner
 from hipcli.engine.request import InputRecord
-from hipcli.engine.runner import Runner
 from hipcli.engine.sessions import SessionStore, locks
 from hipcli.engine.sessions.fork import fork
 from hipcli.engine.sessions.record import folder_bytes

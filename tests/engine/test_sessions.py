@@ -17,13 +17,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hipcli.engine.answering import Answerer
+from hipcli.engine.answering.answerer import Answerer
 from hipcli.engine.config import CacheConfig, GenerationConfig
-from hipcli.engine.context import Context, ContextReader
 from hipcli.engine.errors import NotCachedError, SessionError
 from hipcli.engine.events import Event, Notice, Progress
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.reading.context import Context, ContextReader
 from hipcli.engine.request import AskRequest, InputRecord
-from hipcli.engine.runner import Runner
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.identity import session_key

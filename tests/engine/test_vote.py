@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from hipcli.engine.answering.vote import Ballot
+from hipcli.engine.answering.word_match import MAX_WORDS, coverage, spellings
 from hipcli.engine.config import CacheConfig
-from hipcli.engine.context import Context, ContextReader
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
+from hipcli.engine.methods.selection import voted_pages, with_pages
 from hipcli.engine.passes import QuestionPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.selection import voted_pages, with_pages
-from hipcli.engine.step import StepInput
+from hipcli.engine.reading.context import Context, ContextReader
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
-from hipcli.engine.vote import Ballot
-from hipcli.engine.word_match import MAX_WORDS, coverage, spellings
 from tests.engine.test_sessions import (
     CHUNK,
     CONTEXT_TOKENS,

@@ -20,8 +20,8 @@ import numpy as np
 
 from hipcli.engine.config import CacheConfig, GenerationConfig
 from hipcli.engine.events import Notice
+from hipcli.engine.forward.runner import Runner
 from hipcli.engine.request import AskRequest, InputRecord
-from hipcli.engine.runner import Runner
 from hipcli.engine.sessions.disk import Disk
 from tests.engine.test_session_integrity import answering
 from tests.engine.tiny import random_ids, tiny_model

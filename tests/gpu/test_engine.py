@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from hipcli.engine.answering import Answerer
-from hipcli.engine.decoding import DeviceDecoder, generate
+from hipcli.engine.answering.answerer import Answerer
+from hipcli.engine.answering.decoding import DeviceDecoder, generate
+from hipcli.engine.answering.sampler import Sampler
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.configs import HipConfig, QuestConfig, WindowConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.quest import QuestMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.sampler import Sampler
-from hipcli.engine.step import StepInput
 from tests.engine.test_sessions import read, request
 from tests.engine.tiny import prefill_logits, random_ids, stock_logits
 from tests.gpu.wide import wide_model

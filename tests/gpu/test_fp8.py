@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from hipcli.engine.decoding import DeviceDecoder
+from hipcli.engine.answering.decoding import DeviceDecoder
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.kernels.page_index import new_page_index, update_page_index_
 from hipcli.kernels.paging import dequantise

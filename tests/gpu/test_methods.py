@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from hipcli.engine.decoding import generate
+from hipcli.engine.answering.decoding import generate
+from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.methods.reattention import spans
 from hipcli.engine.passes import AnswerPass
-from hipcli.engine.sampler import Sampler
 from tests.engine.methods.test_infllm import answer, read
 from tests.engine.test_method_laws import SPARSE
 from tests.engine.test_sessions import request

@@ -27,9 +27,9 @@ from typing import Any, NoReturn
 PAUSES = {
     "read": ("hipcli.documents.sources", "_read_item", 1),
     "load": ("hipcli.engine.models.loading", "_built", 1),
-    "prefill": ("hipcli.engine.runner", "Runner.forward", 3),
+    "prefill": ("hipcli.engine.forward.runner", "Runner.forward", 3),
     "save": ("hipcli.engine.sessions.session", "Session.finish", 1),
-    "vote": ("hipcli.engine.vote", "Ballot.evidence", 1),
+    "vote": ("hipcli.engine.answering.vote", "Ballot.evidence", 1),
     "answer": ("hipcli.engine.engine", "Token", 3),
 }
 _ENOUGH_S = 30.0

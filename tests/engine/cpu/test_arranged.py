@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM, GemmaConfig, Olmo2Config, SeedOss
 from hipcli.engine.cpu.forward import arrange
 from hipcli.engine.cpu.layers import KNOWN, is_known
 from hipcli.engine.cpu.linear import PackedLinear, PartOfLinear, best_form
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVStore
 from tests.engine.tiny import CONFIGS, SHAPE, random_ids, stock_logits, tiny_model
 

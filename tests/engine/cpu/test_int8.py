@@ -20,11 +20,11 @@ from hipcli.engine.device import check_weights
 from hipcli.engine.engine import Engine
 from hipcli.engine.errors import UsageError
 from hipcli.engine.events import Result
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.request import AskRequest, InputRecord
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import StepInput
 from tests.engine.evaluation.tiny import model_folder
 from tests.engine.tiny import random_ids, stock_logits, tiny_model
 

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from hipcli.engine.answering import Answerer
+from hipcli.engine.answering.answerer import Answerer
 from hipcli.engine.config import GenerationConfig
 from hipcli.engine.distributed.driver import driven_passes
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.configs import WindowConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.window import WindowMethod
 from hipcli.engine.passes import PrefillPass
 from hipcli.engine.request import AskRequest
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import StepInput
 from tests.engine.distributed.threads import threads
 from tests.engine.tiny import random_ids, tiny_hip, tiny_model
 
@@ -153,7 +153,7 @@ def test_keys_and_logits_within_rounding(runner, size):
             assert torch.allclose(pages, others, atol=2e-5, rtol=2e-5)
         worth = store.worth()
     from hipcli.engine.passes import UnvotedPass
-    from hipcli.engine.worth import page_worth
+    from hipcli.engine.reading.worth import page_worth
 
     step = StepInput(alone, runner.tables, UnvotedPass(method, (0, 8)), CONTEXT)
     alone.truncate(CONTEXT)

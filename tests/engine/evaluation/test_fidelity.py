@@ -7,12 +7,12 @@ import torch
 
 from hipcli.engine.evaluation.capture import TOP_KEYS
 from hipcli.engine.evaluation.fidelity import ANSWER_TOKENS, SLICE_TOKENS, measure
+from hipcli.engine.forward.runner import Runner
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.configs import HipConfig, WindowConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.window import WindowMethod
-from hipcli.engine.runner import Runner
 from tests.engine.test_method_laws import SPARSE, rotate
 from tests.engine.tiny import decode_logits, prefill_logits, random_ids, tiny_model
 

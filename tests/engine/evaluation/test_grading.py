@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hipcli.engine.answering.passages import reread_prompt
 from hipcli.engine.evaluation import grading
 from hipcli.engine.evaluation.bm25 import WordIndex
 from hipcli.engine.evaluation.case import Probe
 from hipcli.engine.evaluation.placing import Placed
-from hipcli.engine.passages import reread_prompt
 from tests.engine.evaluation.tiny import toy_prompts
 
 

@@ -2,10 +2,10 @@
 
 import torch
 
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method
 from hipcli.engine.passes import PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVStore
 from tests.engine.tiny import tiny_model
 

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.configs import HipPaperConfig
 from hipcli.engine.methods.hip_paper import HipPaperMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import StepInput
 from tests.engine.methods.stores import filled_store, make_runner, pass_at, turned
 from tests.engine.tiny import random_ids
 

@@ -9,6 +9,8 @@ import torch
 
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import ModelError, UsageError
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.loaded import LoadedEngine, _method
 from hipcli.engine.methods.compressive import Memory, features
 from hipcli.engine.methods.configs import InfiniConfig
@@ -17,8 +19,6 @@ from hipcli.engine.methods.infini import InfiniMethod, InfiniState
 from hipcli.engine.models import ModelFolder
 from hipcli.engine.models.gates import FILE, save_gates
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.step import StepInput
 from hipcli.engine.tokenizer import load_tokenizer
 from tests.engine.methods.stores import filled_store, make_runner, pass_at, turned
 from tests.engine.methods.test_infllm import answer, read

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from hipcli.engine.answering import Answerer
+from hipcli.engine.answering.answerer import Answerer
 from hipcli.engine.config import CacheConfig
-from hipcli.engine.context import Context, ContextReader
 from hipcli.engine.errors import DamagedSessionError, SessionError, UsageError
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.configs import InfLLMConfig
 from hipcli.engine.methods.infllm import InfLLMMethod, InfLLMState
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.runner import Runner
+from hipcli.engine.reading.context import Context, ContextReader
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.sessions.companion import FILE
 from hipcli.engine.sessions.pruning import prune
 from hipcli.engine.sessions.verify import verify_folder
-from hipcli.engine.step import StepInput
 from tests.engine.methods.stores import filled_store, make_runner, pass_at, turned
 from tests.engine.test_session_integrity import notices
 from tests.engine.test_sessions import request

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
+from hipcli.engine.forward.runner import Runner
 from hipcli.engine.methods import reattention
 from hipcli.engine.methods.configs import ReAttentionConfig
 from hipcli.engine.methods.reattention import ReAttentionMethod, best_keys, spans, voted_keys
-from hipcli.engine.runner import Runner
 from tests.engine.methods.stores import filled_store, make_runner, pass_at, turned
 
 CONFIG = ReAttentionConfig(

@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from hipcli.engine.errors import ModelError
+from hipcli.engine.forward.runner import Runner
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.models import ModelFolder, load
 from hipcli.engine.models.decoder import Decoder, read_decoder
 from hipcli.engine.models.decoder_config import DecoderConfig
-from hipcli.engine.runner import Runner
 from hipcli.engine.store.limits import HostLimit
 from tests.engine.tiny import CONFIGS, decode_logits, prefill_logits, random_ids, tiny_model
 

@@ -10,13 +10,13 @@ from safetensors.numpy import load_file
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from hipcli.engine.errors import ModelError
+from hipcli.engine.forward.runner import Runner
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.models import load, resolve
 from hipcli.engine.models.gguf import child, convert, file_digest, no_progress
 from hipcli.engine.models.gguf.metadata import Metadata
 from hipcli.engine.models.gguf.rope import llama3_factors, rope_parameters
 from hipcli.engine.models.gguf.vocabulary import SPLITS, byte_level
-from hipcli.engine.runner import Runner
 from hipcli.engine.tokenizer import load_tokenizer
 from tests.engine import toy_tokenizers as toys
 from tests.engine.models import toy_models

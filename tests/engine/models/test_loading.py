@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hipcli.engine.errors import ModelError, UsageError
+from hipcli.engine.forward.runner import Runner
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.models import ModelFolder, load, pick_device, pick_dtype
 from hipcli.engine.models.decoder import Decoder
-from hipcli.engine.runner import Runner
 from tests.engine.models import toy_models
 from tests.engine.tiny import prefill_logits
 

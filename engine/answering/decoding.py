@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import torch
 
-from hipcli.engine.drafting import Drafter
+from hipcli.engine.answering.drafting import Drafter
+from hipcli.engine.answering.sampler import Sampler
+from hipcli.engine.answering.speculation import can_draft, generate_drafted
+from hipcli.engine.forward.rope import RopeTables
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import no_blocks
 from hipcli.engine.passes import AnswerPass
-from hipcli.engine.rope import RopeTables
-from hipcli.engine.runner import Runner
-from hipcli.engine.sampler import Sampler
-from hipcli.engine.speculation import can_draft, generate_drafted
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.types import SparsePlan

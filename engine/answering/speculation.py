@@ -15,11 +15,11 @@ from collections.abc import Generator
 
 import torch
 
-from hipcli.engine.drafting import Drafter
+from hipcli.engine.answering.drafting import Drafter
+from hipcli.engine.answering.sampler import Sampler
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.passes import AnswerPass
-from hipcli.engine.runner import Runner
-from hipcli.engine.sampler import Sampler
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import KVStore
 
 

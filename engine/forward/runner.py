@@ -16,16 +16,16 @@ from torch import nn
 from hipcli.engine.cpu.forward import ArrangedModel, arrange
 from hipcli.engine.cpu.linear import PlainLinear, best_form, unmap
 from hipcli.engine.device import check_kv_fits
+from hipcli.engine.forward.norms import fuse_norms
+from hipcli.engine.forward.rope import IdentityRotary, RopeTables
+from hipcli.engine.forward.step import KeysWritten, StepInput
 from hipcli.engine.models.decoder import Decoder
-from hipcli.engine.norms import fuse_norms
-from hipcli.engine.rope import IdentityRotary, RopeTables
-from hipcli.engine.step import KeysWritten, StepInput
 from hipcli.engine.store.limits import HostLimit
 from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.kernels.backends import resolve
 
 if TYPE_CHECKING:
-    from hipcli.engine.decoding import DecodeStep
+    from hipcli.engine.answering.decoding import DecodeStep
 
 
 def _attention(

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hipcli.engine.answering.passages import choose_passages
 from hipcli.engine.config import CPU_DRAFT_TOKENS, GPU_DRAFT_TOKENS
-from hipcli.engine.passages import choose_passages
 
 # What is looked for: the longest of these that is found.
 GRAMS = (3, 2)

@@ -17,21 +17,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from hipcli.engine.decoding import generate
-from hipcli.engine.drafting import Drafter, draft_tokens, evidence_texts
+from hipcli.engine.answering.decoding import generate
+from hipcli.engine.answering.drafting import Drafter, draft_tokens, evidence_texts
+from hipcli.engine.answering.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
+from hipcli.engine.answering.sampler import Sampler
+from hipcli.engine.answering.vote import Ballot
+from hipcli.engine.answering.word_match import Spelling, coverage
 from hipcli.engine.events import Evidence, Progress
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import LayerAttention, StepInput
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
-from hipcli.engine.pace import Pace
-from hipcli.engine.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
 from hipcli.engine.passes import AnswerPass, Passes, PrefillPass
+from hipcli.engine.reading.pace import Pace
 from hipcli.engine.request import AskRequest
-from hipcli.engine.runner import Runner
-from hipcli.engine.sampler import Sampler
-from hipcli.engine.step import LayerAttention, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, Tail
-from hipcli.engine.vote import Ballot
-from hipcli.engine.word_match import Spelling, coverage
 
 # Blocks of the exact selection for the question's tokens.
 QUESTION_BLOCK_TOKENS = 16

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from hipcli.engine.rope import RopeTables
+from hipcli.engine.forward.rope import RopeTables
 from hipcli.engine.store.pages import KVStore
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from hipcli.engine.step import Step
+from hipcli.engine.forward.step import Step
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.paging import gather_tokens
 from hipcli.kernels.rope import rope as rotate

@@ -11,22 +11,22 @@ import torch
 
 from hipcli.engine.errors import DamagedSessionError, NotCachedError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, SessionInfo
+from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method
-from hipcli.engine.overflow import overflow
-from hipcli.engine.pace import Pace
 from hipcli.engine.passes import PrefillPass
+from hipcli.engine.reading.overflow import overflow
+from hipcli.engine.reading.pace import Pace
+from hipcli.engine.reading.saving import Saved, damaged, not_saved, pruned
+from hipcli.engine.reading.worth import page_worth
 from hipcli.engine.request import AskRequest
-from hipcli.engine.runner import Runner
-from hipcli.engine.saving import Saved, damaged, not_saved, pruned
 from hipcli.engine.sessions.companion import read_companion, write_companion
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.kept import chosen_pages
 from hipcli.engine.sessions.session import Session
 from hipcli.engine.sessions.store import SessionStore
-from hipcli.engine.step import StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
 from hipcli.engine.store.pruning import kept_copy
-from hipcli.engine.worth import page_worth
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ It needs rotated keys in one piece, so it is for contexts that are short enough 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from hipcli.engine.step import StepInput
+from hipcli.engine.forward.step import StepInput
 from hipcli.kernels.rope import rope
 
 

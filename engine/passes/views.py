@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hipcli.engine.step import StepInput
+from hipcli.engine.forward.step import StepInput
 from hipcli.kernels.cpu_common import (
     attend_rows,
     causal_tail,

@@ -1,0 +1,1 @@
+"""From a question to the tokens of its answer: votes, passages, decoding."""
