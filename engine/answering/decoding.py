@@ -122,6 +122,16 @@ class DeviceDecoder:
         """What the last step did: the name of its `Phase`."""
         return self._pass.phase.name
 
+    @property
+    def attention(self) -> DecodePass:
+        """Of its steps."""
+        return self._pass
+
+    @property
+    def state(self) -> DecodeStep:
+        """Of the next step."""
+        return self._step
+
     @torch.inference_mode()
     def feed(self, token: torch.Tensor) -> None:
         """Token id, int64 [1], of the next step."""

@@ -4,7 +4,6 @@ Where the pages lie is the business of a memory: `HostMemory` maps a session's f
 process, `DeviceMemory` keeps them on a GPU and copies to and from the files.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -63,26 +62,6 @@ class KVStore:
         kept_pages: of a pruned context which of its pages are here, int64 ascending; None for all.
             They stand side by side: only `Answerer` knows that something is missing.
     """
-
-    tiered = False
-    fetches_in_graphs = True
-    device_pages = 0
-    room = 0
-
-    def reserve(self, start: int, end: int, window_start: int, sink_tokens: int) -> None:
-        """Nothing to do: there is a place for every page."""
-
-    def fetch(self, layer: int, pages: torch.Tensor) -> None:
-        """Nothing to do: all pages are where they are attended."""
-
-    def written_through(self, layer: int, start: int, end: int) -> None:
-        """Nothing to do: no page makes way."""
-
-    def key_pieces(
-        self, layer: int, first_page: int, last_page: int
-    ) -> Iterator[tuple[int, PagedKV]]:
-        """All pages of a layer, as one piece."""
-        yield 0, self.kv[layer]
 
     def __init__(
         self,
