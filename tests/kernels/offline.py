@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from triton.backends.compiler import GPUTarget
@@ -73,11 +74,15 @@ def fp8_pages(head_dim: int) -> PagedKV:
     return PagedKV(pages[:, 0], pages[:, 1], integers(PAGES), scales[:, 0], scales[:, 1])
 
 
-def inputs(num_tokens: int, head_dim: int = 128, fp8: bool = False):
-    """Queries, pages, tables and length of the Llama-3.1-8B shape."""
+def inputs(num_tokens: int, head_dim: int = 128, fp8: bool = False, own: bool = False):
+    """Queries, pages, tables and length of the Llama-3.1-8B shape.
+
+    With `own` each KV head has a page table of its own.
+    """
     pages = empty(PAGES, 2, 8, 64, head_dim)
     kv = PagedKV(pages[:, 0], pages[:, 1], integers(PAGES))
     kv = fp8_pages(head_dim) if fp8 else kv
+    kv = replace(kv, page_table=integers(8, PAGES)) if own else kv
     tables = empty(8192, head_dim, dtype=torch.float32)
     return empty(num_tokens, 32, head_dim), kv, RopeTables(tables, tables), integers(1)
 
@@ -105,9 +110,9 @@ def run_page_index(dtype: torch.dtype = torch.bfloat16, fp8: bool = False) -> No
     )
 
 
-def run_quantise_pages() -> None:
+def run_quantise_pages(own: bool = False) -> None:
     """One launch."""
-    _, kv, _, length = inputs(1, fp8=True)
+    _, kv, _, length = inputs(1, fp8=True, own=own)
     k, v = (empty(8192, 8, 128) for _ in range(2))
     quantise_pages_(kv, k, v, length, backend="triton")
 
@@ -137,10 +142,10 @@ def run_select(n: int, candidates: int) -> None:
 
 
 def run_select_step(
-    num_tokens: int, dtype: torch.dtype = torch.bfloat16, fp8: bool = False
+    num_tokens: int, dtype: torch.dtype = torch.bfloat16, fp8: bool = False, own: bool = False
 ) -> None:
     """Three launches and four for one query, one more for many."""
-    q, kv, tables, length = inputs(num_tokens, fp8=fp8)
+    q, kv, tables, length = inputs(num_tokens, fp8=fp8, own=own)
     size, stride = (64, 4) if num_tokens > 1 else (1, 1)
     index = new_page_index("bounds", (8, PAGES, 128), 64, dtype=dtype, device=META)
     starts = integers(num_tokens // size)
@@ -148,15 +153,15 @@ def run_select_step(
     select_step_(q, kv, index, starts, length, tables, sizes, backend="triton")
 
 
-def run_sparse_prefill(head_dim: int = 128, fp8: bool = False) -> None:
+def run_sparse_prefill(head_dim: int = 128, fp8: bool = False, own: bool = False) -> None:
     """Two launches."""
-    q, kv, tables, length = inputs(8192, head_dim, fp8)
+    q, kv, tables, length = inputs(8192, head_dim, fp8, own)
     sparse_prefill(q, kv, plan(8192, 64), tables, length, 0.1, backend="triton")
 
 
-def run_sparse_decode(fp8: bool = False) -> None:
+def run_sparse_decode(fp8: bool = False, own: bool = False) -> None:
     """One launch."""
-    q, kv, tables, length = inputs(1, fp8=fp8)
+    q, kv, tables, length = inputs(1, fp8=fp8, own=own)
     sparse_decode(q, kv, plan(1, 1), tables, length, 0.1, backend="triton")
 
 
@@ -165,9 +170,9 @@ def run_merge() -> None:
     merge_partials(empty(64, 1, 32, 128), empty(64, 1, 32, dtype=torch.float32), backend="triton")
 
 
-def run_vote(fp8: bool = False) -> None:
+def run_vote(fp8: bool = False, own: bool = False) -> None:
     """One launch."""
-    q, kv, tables, length = inputs(16, fp8=fp8)
+    q, kv, tables, length = inputs(16, fp8=fp8, own=own)
     vote(q, kv, length, tables, 1024, 0.1, backend="triton")
 
 
@@ -195,6 +200,12 @@ CASES: dict[str, Callable[[], None]] = {
     "fp8 sparse_prefill": lambda: run_sparse_prefill(fp8=True),
     "fp8 sparse_decode": lambda: run_sparse_decode(fp8=True),
     "fp8 vote": lambda: run_vote(fp8=True),
+    "own tables quantise_pages": lambda: run_quantise_pages(own=True),
+    "own tables select_step_decode": lambda: run_select_step(1, fp8=True, own=True),
+    "own tables select_step_prefill": lambda: run_select_step(8192, fp8=True, own=True),
+    "own tables sparse_prefill": lambda: run_sparse_prefill(fp8=True, own=True),
+    "own tables sparse_decode": lambda: run_sparse_decode(fp8=True, own=True),
+    "own tables vote": lambda: run_vote(fp8=True, own=True),
 }
 
 
