@@ -25,7 +25,7 @@ from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.kernels.backends import resolve
 
 if TYPE_CHECKING:
-    from hipcli.engine.answering.decoding import DecodeStep
+    from hipcli.engine.answering.decode_pass import DecodeStep
 
 
 def _attention(
@@ -132,6 +132,8 @@ class Runner:
             step: state of the pass; `step.store.length` advances by T.
         """
         step.keys_only = True
+        if step.store.tiered:
+            step.reserve(ids.shape[0])
         with contextlib.suppress(KeysWritten):
             if self._arranged is not None:
                 self._arranged.hidden(ids, step)
@@ -147,6 +149,8 @@ class Runner:
     @torch.inference_mode()
     def logits(self, ids: torch.Tensor, step: StepInput, *, keep: int = 1) -> torch.Tensor:
         """Run tokens and return the logits of the last `keep` of them: fp32 [keep, vocab_size]."""
+        if step.store.tiered:
+            step.reserve(ids.shape[0])
         if self._arranged is not None:
             logits = self._arranged.logits(self._arranged.hidden(ids, step)[-keep:])
         else:
