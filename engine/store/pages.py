@@ -167,6 +167,22 @@ class KVStore:
         scales = self.scales[layer]
         return self.pages[layer][which], None if scales is None else scales[which]
 
+    def picked(self, layer: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Any pages, int64 [n] ascending on the CPU, as `rows` gives them."""
+        scales, pages = self.scales[layer], pages.to(self.device)
+        return self.pages[layer][pages], None if scales is None else scales[pages]
+
+    def put(self, layer: int, first: int, pages: torch.Tensor, scales: torch.Tensor | None) -> None:
+        """Write whole pages from `first` on, as `picked` gave them."""
+        place, mine = slice(first, first + len(pages)), self.scales[layer]
+        self.pages[layer][place] = pages
+        if mine is not None and scales is not None:
+            mine[place] = scales
+
+    def empty(self, capacity_tokens: int) -> "KVStore":
+        """Another store of this kind, for so many tokens."""
+        return KVStore(self.layout, capacity_tokens, self.backend, self.device, self.limit)
+
     def filled(self, value: int) -> torch.Tensor:
         """int32 [1] on the device, made there: a copy from the host would wait for the device."""
         return torch.full((1,), value, dtype=torch.int32, device=self.device)

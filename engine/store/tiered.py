@@ -19,10 +19,8 @@ from hipcli.engine.store.layout import KVLayout
 from hipcli.engine.store.memory import DeviceMemory, LayerFiles, contents, per_part, scales_of
 from hipcli.engine.store.slabs import Slabs
 from hipcli.engine.store.slots import Moves, Slots
-from hipcli.engine.store.tiers import TierPlan, Traffic
+from hipcli.engine.store.tiers import PIECE_PAGES, TierPlan, Traffic
 
-# Pages of a piece of a layer that passes through the device as a whole.
-PIECE_PAGES = 256
 # Copies to the disk under way at once: each has a buffer of its own.
 PENDING_WRITES = 64
 
@@ -225,6 +223,17 @@ class TieredMemory(DeviceMemory):
             compare, _ = per_part(self._checks.compare_rows, layer)
             for place, page in away:
                 compare(page, rows[place : place + 1])
+
+    def picked(self, layer: int, pages: torch.Tensor) -> torch.Tensor:
+        """Records of any pages, int64 [n] ascending on the CPU: uint8 [n, page_bytes] on the
+        device."""
+        through = self.through[layer]
+        parts = [
+            self._from_slots(layer, page, page + 1) for page in pages[pages >= through].tolist()
+        ]
+        if len(parts) < len(pages):
+            parts.insert(0, self.records(layer, pages[pages < through]))
+        return torch.cat(parts)
 
     def pieces(
         self, layer: int, first: int, last: int, most: int = PIECE_PAGES
