@@ -21,7 +21,7 @@ from hipcli.engine.store.layout import (
     num_pages,
 )
 from hipcli.engine.store.limits import HostLimit
-from hipcli.engine.store.memory import DeviceMemory
+from hipcli.engine.store.memory import DeviceMemory, paged_kv
 from hipcli.engine.store.tail import Companion, Tail
 from hipcli.engine.store.tiers import Traffic
 from hipcli.kernels.page_index import update_page_index_
@@ -446,13 +446,6 @@ class KVStore:
         # A copy: the same tail may be gone back to again.
         self.companion = None if tail.companion is None else tail.companion.copy()
         self.truncate(tail.length)
-
-
-def paged_kv(pages: torch.Tensor, scales: torch.Tensor | None, table: torch.Tensor) -> PagedKV:
-    """Keys and values of one layer, as views of both together."""
-    if scales is None:
-        return PagedKV(pages[:, 0], pages[:, 1], table)
-    return PagedKV(pages[:, 0], pages[:, 1], table, scales[:, 0], scales[:, 1])
 
 
 def _write_full(

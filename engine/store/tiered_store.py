@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 
 from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout, num_pages
-from hipcli.engine.store.memory import contents, scales_of
-from hipcli.engine.store.pages import KVStore, paged_kv
+from hipcli.engine.store.memory import contents, paged_kv, scales_of
+from hipcli.engine.store.pages import KVStore
 from hipcli.engine.store.slots import Moves
 from hipcli.engine.store.tail import Tail
 from hipcli.engine.store.tiered import TieredMemory
@@ -49,7 +49,7 @@ class TieredStore(KVStore):
         self._heads = torch.arange(layout.num_kv_heads, device=self.device)
 
     def _new_memory(self, capacity: int) -> TieredMemory:
-        return TieredMemory(self.layout, capacity, self.device, self.plan)
+        return TieredMemory(self.layout, capacity, self.device, self.plan, self.backend)
 
     def _page_tables(self, capacity: int) -> Sequence[torch.Tensor]:
         return list(self._memory.slots.tables)
@@ -151,7 +151,8 @@ class TieredStore(KVStore):
 
     def rows(self, layer: int, which: slice) -> tuple[torch.Tensor, torch.Tensor | None]:
         first, last, _ = which.indices(self.plan.capacity_pages)
-        return self._views(torch.cat([x for *_, x in self._memory.pieces(layer, first, last)]))
+        pieces = [x.clone() for *_, x in self._memory.pieces(layer, first, last)]
+        return self._views(torch.cat(pieces))
 
     def picked(self, layer: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         return self._views(self._memory.picked(layer, pages))
