@@ -63,9 +63,7 @@ class TieredMemory(DeviceMemory):
     def traffic(self) -> Traffic:
         """So far; waits for the device."""
         wanted, missed = self.slots.counts.tolist()
-        streamed = self._bytes_in + missed * (
-            self._layout.page_bytes // self._layout.num_kv_heads
-        )
+        streamed = self._bytes_in + missed * (self._layout.page_bytes // self._layout.num_kv_heads)
         return Traffic(wanted, missed, streamed, self._bytes_out)
 
     @property
@@ -115,9 +113,7 @@ class TieredMemory(DeviceMemory):
         rows.record_stream(self._side)
 
     def _send_to_disk(self, layer: int, first: int, rows: torch.Tensor) -> None:
-        buffer = torch.empty(
-            rows.shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda"
-        )
+        buffer = torch.empty(rows.shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         self._send(rows, buffer)
         done = self._sent()
         writes = self._writes[layer]
@@ -161,7 +157,9 @@ class TieredMemory(DeviceMemory):
         layout, n = self._layout, last - first
         rows = torch.zeros(n, layout.page_bytes, dtype=torch.uint8, device=self._device)
         slots = self.slots.tables[layer, :, first:last].T.long()
-        for target, source in zip(self._parts(rows), self._parts(self._records[layer]), strict=True):
+        for target, source in zip(
+            self._parts(rows), self._parts(self._records[layer]), strict=True
+        ):
             target.copy_(source[slots, self._heads])
         return rows
 
@@ -184,7 +182,9 @@ class TieredMemory(DeviceMemory):
         wanted, which = pages.unique(return_inverse=True)
         rows = self.records(layer, wanted)
         which, heads = which.to(self._device), heads.to(self._device)
-        for target, source in zip(self._parts(self._records[layer]), self._parts(rows), strict=True):
+        for target, source in zip(
+            self._parts(self._records[layer]), self._parts(rows), strict=True
+        ):
             target[slots, heads] = source[which, heads]
 
     def records(self, layer: int, pages: torch.Tensor) -> torch.Tensor:
@@ -197,9 +197,7 @@ class TieredMemory(DeviceMemory):
         cuda = self._device.type == "cuda"
         if cuda and self._side is not None:
             self._side.synchronize()
-        rows = torch.empty(
-            len(pages), self._layout.page_bytes, dtype=torch.uint8, pin_memory=cuda
-        )
+        rows = torch.empty(len(pages), self._layout.page_bytes, dtype=torch.uint8, pin_memory=cuda)
         numbers = pages.tolist()
         self.slabs.grow(numbers[-1] + 1)
         away = []
@@ -245,9 +243,7 @@ class TieredMemory(DeviceMemory):
             yield first, end, parts[0] if len(parts) == 1 else torch.cat(parts)
             first = end
 
-    def put(
-        self, layer: int, first: int, pages: torch.Tensor, scales: torch.Tensor | None
-    ) -> None:
+    def put(self, layer: int, first: int, pages: torch.Tensor, scales: torch.Tensor | None) -> None:
         """Write pages from `first` on to where they stay, past the slots.
 
         Args:
