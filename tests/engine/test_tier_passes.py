@@ -19,9 +19,11 @@ from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.passes.pieces import attend_by_pieces
 from hipcli.engine.passes.tiers import check_method, least_room
+from hipcli.engine.reading.context import Context, ContextReader
 from hipcli.engine.reading.worth import page_worth
+from hipcli.engine.request import AskRequest
 from tests.engine.test_method_laws import SPARSE
-from tests.engine.test_sessions import answer, read, request
+from tests.engine.test_sessions import CHUNK, IDENTITY, answer, request
 from tests.engine.tiers import TieredRunner
 from tests.engine.tiny import prefill_logits, random_ids, tiny_hip, tiny_model
 
@@ -59,6 +61,16 @@ def after_prompt(runner: Runner, method, length: int, capacity: int):
         logits = runner.logits(part, step)[-1]
     method.reset()
     return store, logits
+
+
+def read(runner: Runner, asked: AskRequest) -> Context:
+    """A context, with room behind it for the passages of a second round."""
+    stream = ContextReader(runner, tiny_hip(), asked, IDENTITY, CHUNK, 200).read()
+    while True:
+        try:
+            next(stream)
+        except StopIteration as stop:
+            return stop.value
 
 
 @pytest.mark.parametrize("slots", BUDGETS)
@@ -122,13 +134,13 @@ def test_all_ways_to_answer(device, tmp_path: Path, changes: dict) -> None:
     if changes.get("rounds") == 0:
         # Layers that take turns select at other steps than layers that select together.
         device = TieredRunner(tiny_model("llama"), 40)
-    expected = answer(device, read(device, plain)[0], plain)
+    expected = answer(device, read(device, plain), plain)
     for slots in (20, 24):
         runner = TieredRunner(tiny_model("llama"), slots)
-        assert answer(runner, read(runner, plain)[0], plain) == expected
-        context, _ = read(runner, asked)
+        assert answer(runner, read(runner, plain), plain) == expected
+        context = read(runner, asked)
         assert answer(runner, context, asked) == expected
-    warm, _ = read(device, asked)
+    warm = read(device, asked)
     assert warm.session.reused
     assert answer(device, warm, asked) == expected
 
@@ -141,7 +153,7 @@ def test_pruned_contexts(device, tmp_path: Path, cached: bool) -> None:
         cache = dataclasses.replace(asked.cache, directory=tmp_path / place if cached else None)
         mine = dataclasses.replace(asked, cache=cache)
         for _ in range(2):
-            found = answer(runner, read(runner, mine)[0], mine)
+            found = answer(runner, read(runner, mine), mine)
             expected = expected or found
             assert found == expected
 
@@ -172,18 +184,18 @@ def test_dense_attention_by_pieces(device, tiered) -> None:
 
 @pytest.mark.parametrize("name", ["hip-paper", "infllm", "reattention"])
 def test_methods_that_read_everything_are_refused(tiered, name: str) -> None:
-    with pytest.raises(UsageError, match="gpu-memory"):
+    with pytest.raises(UsageError, match="do not fit the device"):
         check_method(SPARSE[name](), tiered[11].new_store(100))
 
 
 def test_a_query_without_room_is_refused() -> None:
-    runner = TieredRunner(tiny_model("llama"), 8)
+    runner = TieredRunner(tiny_model("llama"), 9)
     method = tiny_hip()
     assert least_room(method, 128) == 4
     store, logits = after_prompt(runner, method, LENGTH, LENGTH + 20)
     given = AnswerPass(method, torch.arange(1, 10))
     step = StepInput(store, runner.tables, given, LENGTH)
-    with pytest.raises(DoesNotFitError, match="gpu-memory"):
+    with pytest.raises(DoesNotFitError, match="has room for"):
         runner.logits(torch.tensor([3]), step)
 
 
