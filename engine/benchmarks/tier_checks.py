@@ -34,7 +34,7 @@ def stores(runner: Runner, capacity_tokens: int) -> dict[str, KVStore]:
     for slots in SLOTS:
         plan = TierPlan(slots=slots, capacity_pages=pages)
         found[f"{slots} of {pages} pages"] = TieredStore(
-            runner.layout, capacity_tokens, runner.backend, runner.device, plan
+            runner.layout, capacity_tokens, plan, runner.backend, runner.device
         )
     return found
 

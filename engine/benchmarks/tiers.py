@@ -84,7 +84,7 @@ class Bench:
         runner = self.runner
         plan = plan_of(runner, capacity_tokens, device_gib)
         self.report.show("tiers: slots a layer", plan.slots, "pages")
-        return TieredStore(runner.layout, capacity_tokens, runner.backend, runner.device, plan)
+        return TieredStore(runner.layout, capacity_tokens, plan, runner.backend, runner.device)
 
     def read(self, name: str, store: KVStore, tokens: int) -> None:
         """Read random tokens, always the same, and time it."""
