@@ -16,7 +16,14 @@ from hipcli.engine.store.checks import PageChecks
 from hipcli.engine.store.copying import Copier
 from hipcli.engine.store.disk_pages import DiskPages
 from hipcli.engine.store.layout import KVLayout
-from hipcli.engine.store.memory import DeviceMemory, LayerFiles, contents, paged_kv, per_part, scales_of
+from hipcli.engine.store.memory import (
+    DeviceMemory,
+    LayerFiles,
+    contents,
+    paged_kv,
+    per_part,
+    scales_of,
+)
 from hipcli.engine.store.slabs import Slabs
 from hipcli.engine.store.slots import Moves, Slots
 from hipcli.engine.store.tiers import PIECE_PAGES, PIECES, TierPlan, Traffic
@@ -59,9 +66,7 @@ class TieredMemory(DeviceMemory):
         self.slots = Slots(shape, device)
         self._kv = [
             paged_kv(pages, scales, table)
-            for pages, scales, table in zip(
-                self.pages, self.scales, self.slots.tables, strict=True
-            )
+            for pages, scales, table in zip(self.pages, self.scales, self.slots.tables, strict=True)
         ]
         self.slabs = Slabs(layout, capacity, plan.slab_pages, plan.absent, device)
         self.disk = DiskPages(layout.page_bytes)
@@ -289,8 +294,11 @@ class TieredMemory(DeviceMemory):
         """Start copying a piece from `first` on to the device, beside what it computes."""
         if not self._scratch:
             shape = (min(PIECE_PAGES, self._capacity), self._layout.page_bytes)
-            for _ in range(PIECES):
-                self._scratch.append(torch.empty(shape, dtype=torch.uint8, device=self._device))
+            # Written to outside of a pass too.
+            with torch.inference_mode(False):
+                for _ in range(PIECES):
+                    rows = torch.empty(shape, dtype=torch.uint8, device=self._device)
+                    self._scratch.append(rows)
         last = min(first + PIECE_PAGES, last, self.through[layer])
         rows = self._scratch[turn % PIECES]
         if first < last:
