@@ -8,6 +8,7 @@ The state of a pass travels as the keyword argument `hip_step`; there is no glob
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from torch import nn
 from hipcli.engine.cpu.forward import ArrangedModel, arrange
 from hipcli.engine.cpu.linear import PlainLinear, best_form, unmap
 from hipcli.engine.device import check_kv_fits
+from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.forward.norms import fuse_norms
 from hipcli.engine.forward.rope import IdentityRotary, RopeTables
 from hipcli.engine.forward.step import KeysWritten, StepInput
@@ -130,9 +132,23 @@ class Runner:
         """An empty store where the model is. Raises DoesNotFitError if there is no room."""
         plan = None if self.tiers is None else self.tiers(self.layout, capacity_tokens)
         if plan is not None:
-            return TieredStore(self.layout, capacity_tokens, plan, self.backend, self.device)
+            return self._tiered_store(capacity_tokens, plan)
         check_kv_fits(self.layout, capacity_tokens, self.device)
         return KVStore(self.layout, capacity_tokens, self.backend, self.device, self.host_limit)
+
+    def _tiered_store(self, capacity_tokens: int, plan: TierPlan) -> TieredStore:
+        """With fewer slots than planned where the device turns out to have less memory."""
+        while True:
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):
+                return TieredStore(self.layout, capacity_tokens, plan, self.backend, self.device)
+            fewer = plan.slots * 3 // 4
+            if fewer < plan.least_slots:
+                raise DoesNotFitError(
+                    f"{plan.least_slots} pages of keys and values at a time, and the summaries of"
+                    f" {capacity_tokens:,} tokens, do not fit what {self.device} has left",
+                    "free memory of the GPU, use a smaller model, or ask about less text",
+                )
+            plan = replace(plan, slots=fewer)
 
     @torch.inference_mode()
     def forward(self, ids: torch.Tensor, step: StepInput) -> None:

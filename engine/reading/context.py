@@ -291,15 +291,20 @@ class ContextReader:
         What is read is saved in `_session`, until that fails.
         """
         ids = torch.from_numpy(self.request.context_ids.astype(np.int64))
-        total, first = len(ids), start
+        total, first, chunk = len(ids), start, self.chunk_tokens
         attention = PrefillPass(self.method)
         yield Phase("prefill")
         pace = Pace(start, total)
         yield self._progress(store, start, first, total, pace)
         while start < total:
-            end = min(start + self.chunk_tokens, total)
+            end = min(start + chunk, total)
             step = StepInput(store, self.runner.tables, attention, start)
-            self.runner.forward(ids[start:end], step)
+            if not self._forward(ids[start:end], step):
+                torch.cuda.empty_cache()
+                chunk = max(chunk // (2 * PAGE_TOKENS), 1) * PAGE_TOKENS
+                what = "the GPU ran out of memory: reading goes on in shorter chunks"
+                yield Notice("shorter_chunks", f"{what} ({chunk:,} tokens)")
+                continue
             if self._session is not None:
                 try:
                     self._session.checkpoint(store.save(start, end))
@@ -308,6 +313,18 @@ class ContextReader:
             start = end
             pace.advance(end)
             yield self._progress(store, end, first, total, pace)
+
+    def _forward(self, ids: torch.Tensor, step: StepInput) -> bool:
+        """Read a chunk; False if it has to be a shorter one for the memory of the GPU."""
+        own = self.method.own_attention
+        try:
+            self.runner.forward(ids, step)
+        except torch.cuda.OutOfMemoryError:
+            # A state that has taken in a part of the chunk would take it in again.
+            if len(ids) <= PAGE_TOKENS or (own is not None and own.keeps_state):
+                raise
+            return False
+        return True
 
     def _progress(self, store: KVStore, done: int, cached: int, total: int, pace: Pace) -> Progress:
         num_bytes = store.layout.num_bytes(done)

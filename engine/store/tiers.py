@@ -24,6 +24,7 @@ class TierPlan:
         slab_pages: pages of a slab in main memory.
         disk_pages: of each layer, that lie on the disk alone: whole slabs.
         limit: of main memory, with the folder for a file of them if no session has them.
+        least_slots: fewer than these no pass can do with.
     """
 
     slots: int
@@ -31,6 +32,7 @@ class TierPlan:
     slab_pages: int = SLAB_PAGES
     disk_pages: int = 0
     limit: HostLimit | None = None
+    least_slots: int = 1
 
     @property
     def absent(self) -> tuple[int, int]:
@@ -138,7 +140,8 @@ def plan_tiers(layout: KVLayout, capacity_tokens: int, limits: TierLimits) -> Ti
             "raise --host-memory, or use a smaller model",
         )
     disk_pages = (slabs - held) * slab_pages
-    return TierPlan(min(slots, capacity), capacity, slab_pages, disk_pages, limits.host)
+    slots = min(slots, capacity)
+    return TierPlan(slots, capacity, slab_pages, disk_pages, limits.host, limits.least_slots)
 
 
 def _halved(layout: KVLayout) -> str:

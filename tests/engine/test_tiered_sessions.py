@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from hipcli.engine.checked import CheckedAnswer
 from hipcli.engine.config import CacheConfig
@@ -18,6 +19,8 @@ from hipcli.engine.sessions import SessionStore
 from hipcli.engine.store import slabs
 from hipcli.engine.store.layout import num_pages
 from hipcli.engine.store.limits import HostLimit
+from hipcli.engine.store.tiered import TieredMemory
+from hipcli.engine.store.tiered_store import TieredStore
 from hipcli.engine.store.tiers import TierPlan
 from tests.engine.test_session_integrity import flip, notices
 from tests.engine.test_sessions import CHUNK, IDENTITY, answer, answerer_of, read, request
@@ -180,3 +183,47 @@ def test_memory_that_cannot_be_pinned(
     assert answer(runners["tiers"], context, ask) == expected
     told = list(tiers_told(context.store))
     assert notices(told) == ["memory_not_pinned"] and isinstance(told[-1], Detail)
+
+
+def test_a_gpu_that_runs_out_of_memory(
+    runners: dict[str, Runner], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shorter chunks, then fewer slots; at last it is said, and the session stays as it was."""
+    ask, runner = request(None, length=1200), runners["tiers"]
+    expected = answer(runners["device"], read(runners["device"], ask)[0], ask)
+    written_through, most = TieredStore.written_through, 64
+
+    def short(store: TieredStore, layer: int, start: int, end: int) -> None:
+        written_through(store, layer, start, end)
+        if layer == 1 and start > 400 and end - start > most:
+            raise torch.cuda.OutOfMemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TieredStore, "written_through", short)
+        context, events = read(runner, ask)
+        assert notices(events) == ["shorter_chunks"]
+        most = 0
+        saved = request(tmp_path, length=1200)
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            read(runner, saved)
+    assert answer(runner, context, ask) == expected
+    context, _ = read(runner, saved)
+    assert context.cached_tokens == 384
+    assert answer(runner, context, saved) == expected
+
+
+def test_fewer_slots_than_planned(
+    runners: dict[str, Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, room = TieredMemory.__init__, 12
+
+    def short(memory: TieredMemory, layout, capacity, device, plan, backend) -> None:
+        if plan.slots > room:
+            raise torch.cuda.OutOfMemoryError
+        made(memory, layout, capacity, device, plan, backend)
+
+    monkeypatch.setattr(TieredMemory, "__init__", short)
+    assert runners["tiers"].new_store(1200).plan.slots == 12
+    room = 0
+    with pytest.raises(DoesNotFitError, match="1,200 tokens"):
+        runners["tiers"].new_store(1200)
