@@ -63,8 +63,9 @@ def decode(
     return torch.stack(rows)
 
 
-def check_tiers() -> None:
+def check_tiers(device: str = "cuda") -> None:
     """Reading and decoding, in fp32, bf16 and fp8 pages; graphs and single launches."""
+    backend = "triton" if device == "cuda" else "reference"
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(0, VOCAB, (LENGTH + STEPS,), generator=generator)
     for dtype, kv_dtype in (
@@ -72,7 +73,7 @@ def check_tiers() -> None:
         (torch.bfloat16, "auto"),
         (torch.bfloat16, "fp8_e4m3"),
     ):
-        runner = Runner(tiny_llama().to("cuda", dtype), kv_dtype)
+        runner = Runner(tiny_llama().to(device, dtype), kv_dtype, backend)
         expected: dict[str, torch.Tensor] = {}
         name = f"{str(dtype)[6:]}, KV {kv_dtype}"
         for where, store in stores(runner, LENGTH + STEPS).items():
