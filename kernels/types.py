@@ -36,6 +36,25 @@ class PagedKV:
 
 
 @dataclass(frozen=True, slots=True)
+class HostPages:
+    """Pages of one layer in main memory, in slabs of equally many.
+
+    The record of a page is laid out as a slot of `PagedKV` is, with the same strides: keys of all
+    KV heads, values, and behind them the scales of both, where there are any. The records of a
+    slab follow one another.
+
+    Args:
+        bases: int64 [num_slabs], the address of each slab's first record, a multiple of 16; 0 for a
+            slab that is not in main memory. A GPU reads and writes there by itself, so to it the
+            memory must be pinned. Whoever calls keeps it alive.
+        slab_pages: pages of a slab.
+    """
+
+    bases: torch.Tensor
+    slab_pages: int
+
+
+@dataclass(frozen=True, slots=True)
 class RopeTables:
     """Half-split RoPE tables; an attention scaling factor is already multiplied in.
 

@@ -127,7 +127,7 @@ class Copier:
     def read_here(self, path: Path, rows: np.ndarray, first: int, seen: Seen) -> None:
         """Rows of the file from `first` on become uint8 [n, bytes of a row] in main memory."""
         with open(path, "rb", buffering=0) as file:
-            read_whole(file.fileno(), memoryview(rows).cast("B"), first * rows.shape[1], path.name)
+            read_whole(file.fileno(), rows.data.cast("B"), first * rows.shape[1], path.name)
         seen(first, rows)
 
     def write_here(self, path: Path, rows: np.ndarray, first: int, seen: Seen) -> None:
@@ -135,7 +135,7 @@ class Copier:
         seen(first, rows)
         fd = os.open(path, os.O_WRONLY)
         try:
-            write_whole(fd, memoryview(rows).cast("B"), first * rows.shape[1])
+            write_whole(fd, rows.data.cast("B"), first * rows.shape[1])
         finally:
             os.close(fd)
 

@@ -58,7 +58,7 @@ class DiskPages:
         """
         offset = self._offsets[layer] + page * self._page_bytes
         try:
-            read_whole(self._files[layer], memoryview(row).cast("B"), offset, "its file")
+            read_whole(self._files[layer], row.data.cast("B"), offset, "its file")
         except OSError as error:
             raise DamagedSessionError(
                 f"page {page} of layer {layer} cannot be read: {error}"
@@ -67,4 +67,4 @@ class DiskPages:
     def write(self, layer: int, page: int, rows: np.ndarray) -> None:
         """Write records from `page` on. Raises OSError."""
         offset = self._offsets[layer] + page * self._page_bytes
-        write_whole(self._files[layer], memoryview(rows).cast("B"), offset)
+        write_whole(self._files[layer], rows.data.cast("B"), offset)

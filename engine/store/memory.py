@@ -15,6 +15,7 @@ import torch
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
 from hipcli.engine.store.copying import Copier, Seen
 from hipcli.engine.store.layout import KVLayout
+from hipcli.kernels.types import PagedKV
 
 # Threads that copy between device and files, each some of the layers: checksums would slow down
 # one alone.
@@ -191,6 +192,13 @@ def scales_of(records: torch.Tensor, layout: KVLayout) -> torch.Tensor | None:
     first = layout.content_bytes // torch.float32.itemsize
     scales = records.view(torch.float32)[:, first : first + 2 * layout.num_kv_heads]
     return scales.unflatten(1, (2, layout.num_kv_heads))
+
+
+def paged_kv(pages: torch.Tensor, scales: torch.Tensor | None, table: torch.Tensor) -> PagedKV:
+    """Keys and values of one layer, as views of both together."""
+    if scales is None:
+        return PagedKV(pages[:, 0], pages[:, 1], table)
+    return PagedKV(pages[:, 0], pages[:, 1], table, scales[:, 0], scales[:, 1])
 
 
 def per_part(act: Callable[[int, int, int, np.ndarray], None], layer: int) -> tuple[Seen, Seen]:

@@ -21,7 +21,7 @@ from hipcli.engine.store.layout import (
     num_pages,
 )
 from hipcli.engine.store.limits import HostLimit
-from hipcli.engine.store.memory import DeviceMemory
+from hipcli.engine.store.memory import DeviceMemory, paged_kv
 from hipcli.engine.store.tail import Companion, Tail
 from hipcli.engine.store.tiers import Traffic
 from hipcli.kernels.page_index import update_page_index_
@@ -166,6 +166,22 @@ class KVStore:
         """
         scales = self.scales[layer]
         return self.pages[layer][which], None if scales is None else scales[which]
+
+    def picked(self, layer: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Any pages, int64 [n] ascending on the CPU, as `rows` gives them."""
+        scales, pages = self.scales[layer], pages.to(self.device)
+        return self.pages[layer][pages], None if scales is None else scales[pages]
+
+    def put(self, layer: int, first: int, pages: torch.Tensor, scales: torch.Tensor | None) -> None:
+        """Write whole pages from `first` on, as `picked` gave them."""
+        place, mine = slice(first, first + len(pages)), self.scales[layer]
+        self.pages[layer][place] = pages
+        if mine is not None and scales is not None:
+            mine[place] = scales
+
+    def empty(self, capacity_tokens: int) -> "KVStore":
+        """Another store of this kind, for so many tokens."""
+        return KVStore(self.layout, capacity_tokens, self.backend, self.device, self.limit)
 
     def filled(self, value: int) -> torch.Tensor:
         """int32 [1] on the device, made there: a copy from the host would wait for the device."""
@@ -430,13 +446,6 @@ class KVStore:
         # A copy: the same tail may be gone back to again.
         self.companion = None if tail.companion is None else tail.companion.copy()
         self.truncate(tail.length)
-
-
-def paged_kv(pages: torch.Tensor, scales: torch.Tensor | None, table: torch.Tensor) -> PagedKV:
-    """Keys and values of one layer, as views of both together."""
-    if scales is None:
-        return PagedKV(pages[:, 0], pages[:, 1], table)
-    return PagedKV(pages[:, 0], pages[:, 1], table, scales[:, 0], scales[:, 1])
 
 
 def _write_full(

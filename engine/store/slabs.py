@@ -31,6 +31,7 @@ class Slabs:
     Attributes:
         bases: int64 [layers, slabs] on the device, the address of each layer's part of a slab; 0
             where the device cannot read it.
+        unreadable: bool [slabs] on the host, True where it is 0.
         refused: what the system said when it refused to pin memory, or empty.
     """
 
@@ -48,6 +49,7 @@ class Slabs:
         self._slabs: list[torch.Tensor | None] = [None] * count
         self._ahead: dict[int, Future[tuple[torch.Tensor, bool]]] = {}
         self.bases = torch.zeros(layout.num_layers, count, dtype=torch.int64, device=device)
+        self.unreadable = torch.ones(count, dtype=torch.bool)
         self.refused = ""
         self._pinned: list[int] = []
         self._thread = ThreadPoolExecutor(1, "hip-slabs")
@@ -109,6 +111,7 @@ class Slabs:
     def _install(self, index: int, slab: torch.Tensor, readable: bool) -> None:
         self._slabs[index] = slab
         if readable:
+            self.unreadable[index] = False
             for layer in range(self._layout.num_layers):
                 self.bases[layer, index].fill_(slab[layer].data_ptr())
 

@@ -16,13 +16,13 @@ from hipcli.engine.store.checks import PageChecks
 from hipcli.engine.store.copying import Copier
 from hipcli.engine.store.disk_pages import DiskPages
 from hipcli.engine.store.layout import KVLayout
-from hipcli.engine.store.memory import DeviceMemory, LayerFiles, contents, per_part, scales_of
+from hipcli.engine.store.memory import DeviceMemory, LayerFiles, contents, paged_kv, per_part, scales_of
 from hipcli.engine.store.slabs import Slabs
 from hipcli.engine.store.slots import Moves, Slots
-from hipcli.engine.store.tiers import TierPlan, Traffic
+from hipcli.engine.store.tiers import PIECE_PAGES, PIECES, TierPlan, Traffic
+from hipcli.kernels.fetch_pages import fetch_pages_
+from hipcli.kernels.types import HostPages
 
-# Pages of a piece of a layer that passes through the device as a whole.
-PIECE_PAGES = 256
 # Copies to the disk under way at once: each has a buffer of its own.
 PENDING_WRITES = 64
 
@@ -35,6 +35,7 @@ class TieredMemory(DeviceMemory):
         capacity: pages a layer.
         device: where the slots are.
         plan: what lies where.
+        backend: of the kernels.
 
     Attributes:
         pages: per layer [slots, 2, num_kv_heads, page_size, head_dim].
@@ -45,18 +46,32 @@ class TieredMemory(DeviceMemory):
     """
 
     def __init__(
-        self, layout: KVLayout, capacity: int, device: torch.device, plan: TierPlan
+        self,
+        layout: KVLayout,
+        capacity: int,
+        device: torch.device,
+        plan: TierPlan,
+        backend: str = "reference",
     ) -> None:
         super().__init__(layout, capacity, device, rows=plan.slots)
-        self._capacity, self._plan = capacity, plan
+        self._capacity, self._plan, self._backend = capacity, plan, backend
         shape = (layout.num_layers, layout.num_kv_heads, capacity, plan.slots)
         self.slots = Slots(shape, device)
+        self._kv = [
+            paged_kv(pages, scales, table)
+            for pages, scales, table in zip(
+                self.pages, self.scales, self.slots.tables, strict=True
+            )
+        ]
         self.slabs = Slabs(layout, capacity, plan.slab_pages, plan.absent, device)
         self.disk = DiskPages(layout.page_bytes)
         self.through = [0] * layout.num_layers
         self._heads = torch.arange(layout.num_kv_heads, device=device)
         self._writes: list[deque[Future[None]]] = [deque() for _ in self.through]
-        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        cuda = device.type == "cuda"
+        self._side = torch.cuda.Stream(device) if cuda else None
+        self._incoming = torch.cuda.Stream(device) if cuda else None
+        self._scratch: list[torch.Tensor] = []
         self._bytes_in = self._bytes_out = 0
 
     @property
@@ -173,9 +188,21 @@ class TieredMemory(DeviceMemory):
 
     def fetch(self, layer: int, moves: Moves) -> None:
         """Bring what a plan moves into its slots."""
+        if self._backend == "triton":
+            host = HostPages(self.slabs.bases[layer], self.slabs.slab_pages)
+            fetch_pages_(self._kv[layer], host, moves.pages, moves.slots, backend="triton")
+            if self.slabs.all_readable:
+                return
+        self._fetch_by_host(layer, moves)
+
+    def _fetch_by_host(self, layer: int, moves: Moves) -> None:
         # What the device does not read by itself the host has to be told of.
         pages, slots = moves.pages.cpu(), moves.slots.cpu()
-        heads, places = (pages >= 0).nonzero(as_tuple=True)
+        by_host = pages >= 0
+        if self._backend == "triton":
+            slabs = self.slabs.unreadable
+            by_host &= slabs[pages.clamp(min=0).long() // self.slabs.slab_pages]
+        heads, places = by_host.nonzero(as_tuple=True)
         if not len(heads):
             return
         pages, slots = pages[heads, places], slots[heads, places].long().to(self._device)
@@ -226,22 +253,67 @@ class TieredMemory(DeviceMemory):
             for place, page in away:
                 compare(page, rows[place : place + 1])
 
-    def pieces(
-        self, layer: int, first: int, last: int, most: int = PIECE_PAGES
-    ) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """Records of pages [first, last) in pieces: the first page, the one behind, uint8
-        [n, page_bytes] on the device."""
-        while first < last:
-            end = min(first + most, last)
-            whole = min(end, self.through[layer])
-            parts = []
-            if first < whole:
-                parts.append(self.records(layer, torch.arange(first, whole)))
-                self._bytes_in += parts[0].nbytes
-            if whole < end:
-                parts.append(self._from_slots(layer, max(first, whole), end))
-            yield first, end, parts[0] if len(parts) == 1 else torch.cat(parts)
-            first = end
+    def picked(self, layer: int, pages: torch.Tensor) -> torch.Tensor:
+        """Records of any pages, int64 [n] ascending on the CPU: uint8 [n, page_bytes] on the
+        device."""
+        through = self.through[layer]
+        parts = [
+            self._from_slots(layer, page, page + 1) for page in pages[pages >= through].tolist()
+        ]
+        if len(parts) < len(pages):
+            parts.insert(0, self.records(layer, pages[pages < through]))
+        return torch.cat(parts)
+
+    def pieces(self, layer: int, first: int, last: int) -> Iterator[tuple[int, int, torch.Tensor]]:
+        """Pages [first, last) in pieces, one coming while the one before it is read.
+
+        Yields:
+            first page, the page behind the last one, and their records uint8 [n, page_bytes] on
+            the device, which the next piece but one takes the place of.
+        """
+        starts = range(first, last, PIECE_PAGES)
+        coming = self._bring(layer, first, last, 0) if starts else None
+        for turn, begin in enumerate(starts):
+            end, event = min(begin + PIECE_PAGES, last), coming
+            if turn + 1 < len(starts):
+                coming = self._bring(layer, end, last, turn + 1)
+            rows = self._scratch[turn % PIECES][: end - begin]
+            if event is not None:
+                torch.cuda.current_stream(self._device).wait_event(event)
+            near = max(begin, self.through[layer])
+            if near < end:
+                rows[near - begin :] = self._from_slots(layer, near, end)
+            yield begin, end, rows
+
+    def _bring(self, layer: int, first: int, last: int, turn: int) -> "torch.cuda.Event | None":
+        """Start copying a piece from `first` on to the device, beside what it computes."""
+        if not self._scratch:
+            shape = (min(PIECE_PAGES, self._capacity), self._layout.page_bytes)
+            for _ in range(PIECES):
+                self._scratch.append(torch.empty(shape, dtype=torch.uint8, device=self._device))
+        last = min(first + PIECE_PAGES, last, self.through[layer])
+        rows = self._scratch[turn % PIECES]
+        if first < last:
+            self._bytes_in += (last - first) * self._layout.page_bytes
+        if self._incoming is None or self._side is None:
+            self._copy_in(layer, first, last, rows)
+            return None
+        # The piece that was in the same place has been asked for before this one.
+        self._incoming.wait_stream(torch.cuda.current_stream(self._device))
+        self._incoming.wait_stream(self._side)
+        event = torch.cuda.Event()
+        with torch.cuda.stream(self._incoming):
+            self._copy_in(layer, first, last, rows)
+            event.record()
+        return event
+
+    def _copy_in(self, layer: int, first: int, last: int, rows: torch.Tensor) -> None:
+        for begin, end in self.slabs.runs(first, last):
+            target = rows[begin - first : end - first]
+            if self.slabs.holds(begin):
+                target.copy_(self.slabs.rows(layer, begin, end), non_blocking=True)
+            else:
+                target.copy_(self.records(layer, torch.arange(begin, end)))
 
     def put(self, layer: int, first: int, pages: torch.Tensor, scales: torch.Tensor | None) -> None:
         """Write pages from `first` on to where they stay, past the slots.
@@ -281,6 +353,8 @@ class TieredMemory(DeviceMemory):
     @property
     def in_graphs(self) -> bool:
         """A CUDA graph can hold a `fetch`."""
+        # Known for good only once all of them are taken.
+        self.slabs.grow(self._capacity)
         return self.slabs.all_readable
 
     def save(self, first: int, last: int) -> int:

@@ -5,13 +5,13 @@ before it attends it (`fetch`).
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout, num_pages
-from hipcli.engine.store.limits import HostLimit
-from hipcli.engine.store.memory import contents, scales_of
-from hipcli.engine.store.pages import KVStore, paged_kv
+from hipcli.engine.store.memory import contents, paged_kv, scales_of
+from hipcli.engine.store.pages import KVStore
 from hipcli.engine.store.slots import Moves
 from hipcli.engine.store.tail import Tail
 from hipcli.engine.store.tiered import TieredMemory
@@ -28,7 +28,6 @@ class TieredStore(KVStore):
     Args:
         layout, capacity_tokens, backend, device: as of a `KVStore`.
         plan: what lies where.
-        limit: of main memory, with the folder for what neither memory nor a session holds.
     """
 
     _memory: TieredMemory
@@ -40,10 +39,9 @@ class TieredStore(KVStore):
         plan: TierPlan,
         backend: str = "reference",
         device: torch.device | str = "cpu",
-        limit: HostLimit | None = None,
     ) -> None:
         self.plan = plan
-        super().__init__(layout, capacity_tokens, backend, device, limit)
+        super().__init__(layout, capacity_tokens, backend, device, plan.limit)
         self.tiered = True
         # Pages that are known to be in slots: the sinks, and a run up to the end.
         self._sinks, self._near = 0, range(0)
@@ -51,7 +49,7 @@ class TieredStore(KVStore):
         self._heads = torch.arange(layout.num_kv_heads, device=self.device)
 
     def _new_memory(self, capacity: int) -> TieredMemory:
-        return TieredMemory(self.layout, capacity, self.device, self.plan)
+        return TieredMemory(self.layout, capacity, self.device, self.plan, self.backend)
 
     def _page_tables(self, capacity: int) -> Sequence[torch.Tensor]:
         return list(self._memory.slots.tables)
@@ -153,7 +151,26 @@ class TieredStore(KVStore):
 
     def rows(self, layer: int, which: slice) -> tuple[torch.Tensor, torch.Tensor | None]:
         first, last, _ = which.indices(self.plan.capacity_pages)
-        return self._views(torch.cat([x for *_, x in self._memory.pieces(layer, first, last)]))
+        pieces = [x.clone() for *_, x in self._memory.pieces(layer, first, last)]
+        return self._views(torch.cat(pieces))
+
+    def picked(self, layer: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self._views(self._memory.picked(layer, pages))
+
+    def put(self, layer: int, first: int, pages: torch.Tensor, scales: torch.Tensor | None) -> None:
+        self._memory.put(layer, first, pages, scales)
+
+    def empty(self, capacity_tokens: int) -> "TieredStore":
+        capacity = num_pages(capacity_tokens)
+        # What has no room in memory now has none for a second time.
+        disk_pages = capacity if self.plan.disk_pages else 0
+        plan = replace(self.plan, capacity_pages=capacity, disk_pages=disk_pages)
+        return TieredStore(self.layout, capacity_tokens, plan, self.backend, self.device)
+
+    @property
+    def unpinned(self) -> str:
+        """What the system said when it refused to pin main memory, or empty."""
+        return self._memory.slabs.refused
 
     def fits_page(self, start: int, tokens: int) -> bool:
         """Never: each KV head's page may be in another slot."""

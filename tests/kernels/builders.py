@@ -8,7 +8,7 @@ import torch
 
 from hipcli.kernels.paging import gather_tokens
 from hipcli.kernels.quantise_pages import quantise_pages_
-from hipcli.kernels.types import PagedKV, RopeTables, SparsePlan
+from hipcli.kernels.types import HostPages, PagedKV, RopeTables, SparsePlan
 
 
 @dataclass(frozen=True)
@@ -184,3 +184,87 @@ def needed_pages(case: Case, plan: SparsePlan) -> torch.Tensor:
 def without(kv: PagedKV, needed: torch.Tensor) -> PagedKV:
     """A table of each head with no slots but for the pages `needed`, bool [heads, num_pages]."""
     return replace(kv, page_table=kv.page_table.masked_fill(~needed, -1))
+
+
+@dataclass(frozen=True)
+class HostedPages:
+    """Slots full of noise, and slabs in main memory with pages of other noise."""
+
+    kv: PagedKV
+    host: HostPages
+    slabs: list[torch.Tensor]
+
+    def record(self, page: int) -> torch.Tensor:
+        """Bytes of a page in main memory, a view."""
+        slab, place = divmod(page, self.host.slab_pages)
+        return self.slabs[slab][place]
+
+    def parts(self, head: int) -> list[slice]:
+        """Where keys, values and scales of a KV head lie in a record, in bytes."""
+        pages = self.kv.k_pages
+        heads, run = pages.shape[1], pages[0, 0].numel() * pages.element_size()
+        parts = [slice(at * run, (at + 1) * run) for at in (head, heads + head)]
+        if self.kv.k_scales is not None:
+            first = 2 * heads * run
+            parts += [slice(at, at + 4) for at in (first + 4 * head, first + 4 * (heads + head))]
+        return parts
+
+    def after_fetch(
+        self, records: torch.Tensor, pages: torch.Tensor, slots: torch.Tensor
+    ) -> torch.Tensor:
+        """Bytes of all slots after moves."""
+        records = records.clone()
+        for head, (row, targets) in enumerate(zip(pages.tolist(), slots.tolist(), strict=True)):
+            for page, slot in zip(row, targets, strict=True):
+                for part in self.parts(head) if page >= 0 and slot >= 0 else ():
+                    records[slot, part] = self.record(page)[part].to(records.device)
+        return records
+
+
+def hosted_pages(
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    device,
+    *,
+    num_pages: int,
+    slab_pages: int,
+    num_slots: int,
+) -> HostedPages:
+    """Slots and slabs of shape (num_kv_heads, page_size, head_dim); pinned where a GPU reads."""
+    heads, size, width = shape
+    content = 2 * heads * size * width * dtype.itemsize
+    quantised = dtype == torch.float8_e4m3fn
+    record = content + 128 * quantised
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(rows: int) -> torch.Tensor:
+        return torch.randint(0, 256, (rows, record), generator=generator, dtype=torch.uint8)
+
+    slots = noise(num_slots).to(device)
+    pages = slots[:, :content].view(dtype).unflatten(1, (2, heads, size, width))
+    scales = (None, None)
+    if quantised:
+        both = slots.view(torch.float32)[:, content // 4 : content // 4 + 2 * heads]
+        scales = both.unflatten(1, (2, heads)).unbind(1)
+    pinned = torch.device(device).type == "cuda"
+    slabs = [noise(slab_pages) for _ in range(-(-num_pages // slab_pages))]
+    slabs = [slab.pin_memory() for slab in slabs] if pinned else slabs
+    bases = torch.tensor([slab.data_ptr() for slab in slabs], dtype=torch.int64, device=device)
+    table = torch.full((num_pages,), -1, dtype=torch.int32, device=device)
+    kv = PagedKV(pages[:, 0], pages[:, 1], table, *scales)
+    return HostedPages(kv, HostPages(bases, slab_pages), slabs)
+
+
+def random_moves(
+    world: HostedPages, count: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pages and slots int32 [num_kv_heads, count], a part of them -1, no slot twice in a row."""
+    heads, num_slots = world.kv.k_pages.shape[1], len(world.kv.k_pages)
+    num_pages = len(world.slabs) * world.host.slab_pages
+    pages = torch.randint(-1, num_pages, (heads, count), generator=generator)
+    slots = torch.full((heads, count), -1)
+    for row in slots:
+        places = torch.randperm(count, generator=generator)[: min(count, num_slots)]
+        row[places] = torch.randperm(num_slots, generator=generator)[: len(places)]
+    device = world.kv.k_pages.device
+    return pages.int().to(device), slots.int().to(device)

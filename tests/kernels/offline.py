@@ -20,6 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from hipcli.kernels.fetch_pages import fetch_pages_, write_pages_
 from hipcli.kernels.merge_partials import merge_partials
 from hipcli.kernels.page_index import new_page_index, update_page_index_
 from hipcli.kernels.quantise_pages import quantise_pages_
@@ -30,7 +31,7 @@ from hipcli.kernels.select_blocks import select_blocks
 from hipcli.kernels.select_step import select_step_
 from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.sparse_prefill import sparse_prefill
-from hipcli.kernels.types import PagedKV, RopeTables, SelectionSizes, SparsePlan
+from hipcli.kernels.types import HostPages, PagedKV, RopeTables, SelectionSizes, SparsePlan
 from hipcli.kernels.vote import vote
 
 META = torch.device("meta")
@@ -176,6 +177,14 @@ def run_vote(fp8: bool = False, own: bool = False) -> None:
     vote(q, kv, length, tables, 1024, 0.1, backend="triton")
 
 
+def run_fetch_pages(fp8: bool, own: bool) -> None:
+    """Two launches: there and back."""
+    _, kv, _, _ = inputs(1, fp8=fp8, own=own)
+    host = HostPages(empty(64, dtype=torch.int64), 256)
+    fetch_pages_(kv, host, integers(8, 256), integers(8, 256), backend="triton")
+    write_pages_(kv, host, integers(128), backend="triton")
+
+
 CASES: dict[str, Callable[[], None]] = {
     "rope": run_rope,
     "page_index": run_page_index,
@@ -200,6 +209,8 @@ CASES: dict[str, Callable[[], None]] = {
     "fp8 sparse_prefill": lambda: run_sparse_prefill(fp8=True),
     "fp8 sparse_decode": lambda: run_sparse_decode(fp8=True),
     "fp8 vote": lambda: run_vote(fp8=True),
+    "fetch_pages": lambda: run_fetch_pages(fp8=False, own=False),
+    "fp8 fetch_pages": lambda: run_fetch_pages(fp8=True, own=True),
     "own tables quantise_pages": lambda: run_quantise_pages(own=True),
     "own tables select_step_decode": lambda: run_select_step(1, fp8=True, own=True),
     "own tables select_step_prefill": lambda: run_select_step(8192, fp8=True, own=True),
@@ -231,7 +242,7 @@ def compile_case(run: Callable[[], None], capability: int) -> list:
 def describe(case: str, name: str, kernel) -> dict[str, object]:
     """What the tests look at."""
     ptx = kernel.asm["ptx"]
-    instructions = ("wgmma.mma_async", "mma.sync", "tcgen05.mma", "ld.global.v4")
+    instructions = ("wgmma.mma_async", "mma.sync", "tcgen05.mma", "ld.global.v4", "st.global.v4")
     counts = {word: len(re.findall(re.escape(word), ptx)) for word in instructions}
     return {
         "case": case,
