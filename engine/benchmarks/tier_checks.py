@@ -18,11 +18,11 @@ from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.store.pages import KVStore, num_pages
-from hipcli.engine.store.tiered import TieredStore
+from hipcli.engine.store.tiered_store import TieredStore
 from hipcli.engine.store.tiers import TierPlan
 
 CHUNK = 256
-STEPS = 150
+STEPS = 100
 # A chunk with its window, the candidates of a token, and two to spare.
 SLOTS = (14, 18)
 

@@ -41,7 +41,7 @@ from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
-from hipcli.engine.store.tiered import TieredStore
+from hipcli.engine.store.tiered_store import TieredStore
 from hipcli.engine.store.tiers import TierPlan
 
 CHUNK = GPU_CHUNK_TOKENS
@@ -170,7 +170,8 @@ class Bench:
 
     def _forget_slots(self, store: KVStore) -> None:
         """Fill all slots that may make way with pages that nobody wants."""
-        first, last = 8, store.length // PAGE_TOKENS - 32
+        first = method().geometry.sink_tokens // PAGE_TOKENS
+        last = max(first + 1, store.length // PAGE_TOKENS - 32)
         for layer in range(store.layout.num_layers):
             pages = torch.randperm(last - first, device=store.device)[: store.room].int() + first
             store.fetch(layer, pages.expand(store.layout.num_kv_heads, -1).contiguous())
@@ -184,7 +185,8 @@ class Bench:
         before = store.traffic
         decoder = DeviceDecoder(self.runner, store, AnswerPass(method()))
         sampler, times = Sampler(1.0, 0), []
-        tokens = decoder.tokens(decoder.logits.zero_(), sampler, WARM_STEPS + TIMED_STEPS)
+        even = torch.zeros(decoder.logits.shape, device=store.device)
+        tokens = decoder.tokens(even, sampler, WARM_STEPS + TIMED_STEPS)
         kinds: Counter[str] = Counter()
         last = time.perf_counter()
         for _ in tokens:

@@ -16,7 +16,14 @@ from hipcli.engine.store.checks import PageChecks
 from hipcli.engine.store.copying import Copier
 from hipcli.engine.store.disk_pages import DiskPages
 from hipcli.engine.store.layout import KVLayout
-from hipcli.engine.store.memory import DeviceMemory, LayerFiles, contents, paged_kv, per_part, scales_of
+from hipcli.engine.store.memory import (
+    DeviceMemory,
+    LayerFiles,
+    contents,
+    paged_kv,
+    per_part,
+    scales_of,
+)
 from hipcli.engine.store.slabs import Slabs
 from hipcli.engine.store.slots import Moves, Slots
 from hipcli.engine.store.tiers import PIECE_PAGES, PIECES, TierPlan, Traffic
@@ -59,9 +66,7 @@ class TieredMemory(DeviceMemory):
         self.slots = Slots(shape, device)
         self._kv = [
             paged_kv(pages, scales, table)
-            for pages, scales, table in zip(
-                self.pages, self.scales, self.slots.tables, strict=True
-            )
+            for pages, scales, table in zip(self.pages, self.scales, self.slots.tables, strict=True)
         ]
         self.slabs = Slabs(layout, capacity, plan.slab_pages, plan.absent, device)
         self.disk = DiskPages(layout.page_bytes)
