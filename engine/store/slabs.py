@@ -101,7 +101,7 @@ class Slabs:
         """A slab of zeros, uint8 [layers, slab_pages, page_bytes], and whether it is pinned."""
         shape = (self._layout.num_layers, self.slab_pages, self._layout.page_bytes)
         slab = AddressRange(self.slab_bytes).tensor(torch.uint8, shape)
-        if self._device.type != "cuda" or self.refused:
+        if not pins(self._device) or self.refused:
             return slab, not self.refused
         self.refused = pin(slab, self._device)
         if not self.refused:
@@ -114,6 +114,11 @@ class Slabs:
             self.unreadable[index] = False
             for layer in range(self._layout.num_layers):
                 self.bases[layer, index].fill_(slab[layer].data_ptr())
+
+
+def pins(device: torch.device) -> bool:
+    """The device reads no other main memory than what is pinned."""
+    return device.type == "cuda"
 
 
 def pin(memory: torch.Tensor, device: torch.device) -> str:

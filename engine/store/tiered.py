@@ -294,8 +294,11 @@ class TieredMemory(DeviceMemory):
         """Start copying a piece from `first` on to the device, beside what it computes."""
         if not self._scratch:
             shape = (min(PIECE_PAGES, self._capacity), self._layout.page_bytes)
-            for _ in range(PIECES):
-                self._scratch.append(torch.empty(shape, dtype=torch.uint8, device=self._device))
+            # Written to outside of a pass too.
+            with torch.inference_mode(False):
+                for _ in range(PIECES):
+                    rows = torch.empty(shape, dtype=torch.uint8, device=self._device)
+                    self._scratch.append(rows)
         last = min(first + PIECE_PAGES, last, self.through[layer])
         rows = self._scratch[turn % PIECES]
         if first < last:

@@ -10,10 +10,12 @@ import pytest
 from hipcli.engine.checked import CheckedAnswer
 from hipcli.engine.config import CacheConfig
 from hipcli.engine.errors import DamagedSessionError, DoesNotFitError
-from hipcli.engine.events import Progress
+from hipcli.engine.events import Detail, Progress
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.reading.context import Context, ContextReader
+from hipcli.engine.reporting import tiers_told
 from hipcli.engine.sessions import SessionStore
+from hipcli.engine.store import slabs
 from hipcli.engine.store.layout import num_pages
 from hipcli.engine.store.limits import HostLimit
 from hipcli.engine.store.tiers import TierPlan
@@ -163,3 +165,18 @@ def test_a_disk_that_fills_while_reading(
     context, events = read(runners["tiers"], saving)
     assert notices(events) == ["cache_unwritable"]
     assert answer(runners["tiers"], context, ask) == expected
+
+
+def test_memory_that_cannot_be_pinned(
+    runners: dict[str, Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said once, and everything goes by way of the host."""
+    ask = request(None, length=1200)
+    expected = answer(runners["device"], read(runners["device"], ask)[0], ask)
+    monkeypatch.setattr(slabs, "pins", lambda device: True)
+    monkeypatch.setattr(slabs, "pin", lambda memory, device: "error 2")
+    context, _ = read(runners["tiers"], ask)
+    assert context.store.tiered and not context.store.fetches_in_graphs
+    assert answer(runners["tiers"], context, ask) == expected
+    told = list(tiers_told(context.store))
+    assert notices(told) == ["memory_not_pinned"] and isinstance(told[-1], Detail)

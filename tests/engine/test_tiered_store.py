@@ -13,11 +13,13 @@ TOKENS = 1500
 SINKS, WINDOW = 64, 128
 
 
-def keys(layout: KVLayout, layer: int, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+def keys(
+    layout: KVLayout, layer: int, start: int, end: int, device: torch.device | str = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Those of one text, whatever pieces it comes in."""
     generator = torch.Generator().manual_seed(layer)
     shape = (2, TOKENS, layout.num_kv_heads, layout.head_dim)
-    k, v = torch.randn(shape, generator=generator)[:, start:end]
+    k, v = torch.randn(shape, generator=generator)[:, start:end].to(device, layout.dtype)
     return k, v
 
 
@@ -27,7 +29,7 @@ def fill(store: KVStore, start: int, end: int, chunk: int = 200) -> None:
         window = max(0, low // 64 * 64 - WINDOW)
         store.reserve(low, high, window, SINKS)
         for layer in range(store.layout.num_layers):
-            store.append(layer, low, *keys(store.layout, layer, low, high))
+            store.append(layer, low, *keys(store.layout, layer, low, high, store.device))
             store.written_through(layer, low, high)
         store.length = high
 
