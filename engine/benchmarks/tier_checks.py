@@ -25,6 +25,8 @@ CHUNK = 256
 STEPS = 100
 # A chunk with its window, the candidates of a token, and two to spare.
 SLOTS = (14, 18)
+# The same sums in the same order; where queries come in other pieces a product may round otherwise.
+BUDGETS = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
 
 def stores(runner: Runner, capacity_tokens: int) -> dict[str, KVStore]:
@@ -91,7 +93,7 @@ def check_tiers(device: str = "cuda") -> None:
             for what, logits in found.items():
                 if where != "device":
                     error = relative(logits, expected[what])
-                    require(f"{name}, {what}, {where}", error, 1e-5)
+                    require(f"{name}, {what}, {where}", error, BUDGETS[dtype])
                 elif what.startswith("graph"):
                     error = relative(logits, found[what.replace("graph", "eager")])
                     require(f"{name}, {what} as eager", error, 1e-6)

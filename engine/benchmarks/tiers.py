@@ -244,7 +244,7 @@ def _attention_ms(
                 continue
             if (layer, what) not in graphs:
                 graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool):
+                with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
                     attention.attend(layer, buffers[layer], step)
                 graphs[layer, what] = graph
             torch.cuda._sleep(PAUSE_CYCLES)
