@@ -21,7 +21,6 @@ import gc
 import json
 import statistics
 import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ from dataclasses import dataclass
 import torch
 
 from hipcli.engine.answering.decoding import DeviceDecoder
-from hipcli.engine.answering.phases import Phase
 from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.benchmarks.engine import Report, environment
 from hipcli.engine.benchmarks.engine_gpu import (
@@ -41,35 +39,24 @@ from hipcli.engine.benchmarks.engine_gpu import (
     llama_8b,
 )
 from hipcli.engine.benchmarks.tier_checks import check_tiers
-from hipcli.engine.device import GPU_CHUNK_TOKENS, GPU_DENSE_TOKENS
+from hipcli.engine.benchmarks.tier_parts import (
+    CHUNK,
+    attention_ms,
+    fill,
+    grow_memory,
+    method,
+    plan_of,
+    table_bytes,
+)
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
-from hipcli.engine.methods.configs import HipConfig
-from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
 from hipcli.engine.store.tiered_store import TieredStore
-from hipcli.engine.store.tiers import TierPlan
 
-CHUNK = GPU_CHUNK_TOKENS
 # Steps whose queries are recorded and attended again, and steps of the whole model.
 ATTENDED_STEPS, WARM_STEPS, TIMED_STEPS = 128, 48, 256
 SPARE_TOKENS = ATTENDED_STEPS + WARM_STEPS + TIMED_STEPS + 2 * PAGE_TOKENS
-# Longer than a launch from the host takes: what is timed waits for it on the device.
-PAUSE_CYCLES = 120_000
-
-
-def method() -> HipMethod:
-    """The default method as it runs on a GPU."""
-    return HipMethod(HipConfig(), dense_floor_tokens=GPU_DENSE_TOKENS)
-
-
-def plan_of(runner: Runner, capacity_tokens: int, device_gib: float) -> TierPlan:
-    """Slots for so many GiB of keys, values and summaries on the device."""
-    layout, pages = runner.layout, num_pages(capacity_tokens)
-    index = layout.num_layers * pages * layout.summary_bytes
-    slots = (device_gib * 2**30 - index) // (layout.num_layers * layout.page_bytes)
-    return TierPlan(slots=min(int(slots), pages), capacity_pages=pages)
 
 
 @dataclass(slots=True)
@@ -150,7 +137,7 @@ class Bench:
         if store.tiered:
             self._forget_slots(store)
         before = store.traffic
-        times = _attention_ms(self.runner, store, steps)
+        times = attention_ms(self.runner, store, steps)
         spread = sorted(ms for _, ms in times)
         self.report.show(f"{name}: attention, a layer, mean", statistics.fmean(spread), "ms")
         self.report.show(f"{name}: attention, a layer, p99", spread[int(0.99 * len(spread))], "ms")
@@ -227,45 +214,6 @@ class Bench:
         return graph_ms(lambda: self.runner.model.lm_head(x)) / 1e3
 
 
-@torch.inference_mode()
-def _attention_ms(
-    runner: Runner, store: KVStore, steps: list[tuple[tuple[str, ...], list]]
-) -> list[tuple[str, float]]:
-    """Kind and milliseconds of the attention of every layer in every step, in CUDA graphs.
-
-    The position stays that of the last step: windows do not move.
-    """
-    decoder = DeviceDecoder(runner, store, AnswerPass(method()))
-    attention, step = decoder.attention, decoder.state
-    step.position.sub_(1)
-    step.begin()
-    buffers = [q.clone() for q, _ in steps[0][1]]
-    step.softmax_scale = steps[0][1][0][1]
-    graphs: dict[tuple[int, str], torch.cuda.CUDAGraph] = {}
-    pool = torch.cuda.graph_pool_handle()
-    marks = []
-    for number, (whats, queries) in enumerate(steps):
-        layers = ("pages",) * len(buffers) if number == 0 else whats
-        attention.phase = Phase(str(number), layers)
-        for layer, what in enumerate(layers):
-            buffers[layer].copy_(queries[layer][0])
-            # The first step of all chooses for everyone, not timed: compiling, loading.
-            if number == 0 or (what == "pages" and not store.fetches_in_graphs):
-                attention.attend(layer, buffers[layer], step)
-                continue
-            if (layer, what) not in graphs:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
-                    attention.attend(layer, buffers[layer], step)
-                graphs[layer, what] = graph
-            torch.cuda._sleep(PAUSE_CYCLES)
-            before = event()
-            graphs[layer, what].replay()
-            marks.append((what, before, event()))
-    torch.cuda.synchronize()
-    return [(what, a.elapsed_time(b)) for what, a, b in marks]
-
-
 def on_device(bench: Bench) -> None:
     """The baseline: everything on the device."""
     tokens = bench.options.context
@@ -284,34 +232,6 @@ def in_tiers(bench: Bench) -> None:
     bench.traffic("tiers: read", store)
     bench.attend("tiers", store)
     bench.decode("tiers", store)
-
-
-def table_bytes(store: KVStore) -> int:
-    """Page tables, owners and stamps on the device."""
-    layout = store.layout
-    tables = sum(kv.page_table.nbytes for kv in store.kv)
-    return tables + 2 * 4 * layout.num_layers * layout.num_kv_heads * store.device_pages
-
-
-def fill(store: KVStore, tokens: int) -> None:
-    """Random keys and values for so many tokens, as a reading would write them."""
-    layout = store.layout
-    shape = (CHUNK, layout.num_kv_heads, layout.head_dim)
-    k, v = (torch.randn(shape, dtype=layout.dtype, device=store.device) for _ in range(2))
-    geometry = method().geometry
-    for low in range(0, tokens, CHUNK):
-        high = min(low + CHUNK, tokens)
-        window = max(0, low - geometry.window_tokens)
-        store.reserve(low, high, window, geometry.sink_tokens)
-        # Other tokens stand on each page, with other signs.
-        shift = (low // CHUNK * 61) % CHUNK
-        k = k.roll(shift, 0) * torch.sign(torch.randn(layout.head_dim, device=store.device)).to(
-            k.dtype
-        )
-        for layer in range(layout.num_layers):
-            store.append(layer, low, k[: high - low], v[: high - low])
-            store.written_through(layer, low, high)
-        store.length = high
 
 
 def long_context(bench: Bench) -> None:
@@ -345,20 +265,6 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--long-device-gib", type=float, default=24.0, help="of all layers")
     parser.add_argument("--host-gib", type=float, default=52.0, help="pinned memory of long")
     return parser.parse_args(words)
-
-
-def grow_memory(gib: float) -> threading.Thread:
-    """Touch so much memory once, beside other work: a virtual machine may grow as it is used, and
-    that is not what is timed."""
-
-    def touch() -> None:
-        memory = torch.empty(int(gib * 2**30), dtype=torch.uint8)
-        for piece in memory.split(1 << 28):
-            piece.fill_(1)
-
-    thread = threading.Thread(target=touch, daemon=True)
-    thread.start()
-    return thread
 
 
 def main(words: list[str] | None = None) -> int:

@@ -29,8 +29,8 @@ from tests.engine.tiny import prefill_logits, random_ids, tiny_hip, tiny_model
 
 METHODS = {name: SPARSE[name] for name in ("hip", "quest", "window")} | {"dense": DenseMethod}
 LENGTH = 900
-# Sinks, window, a chunk of two pages, what one query block selects, two to spare; more; all.
-BUDGETS = (11, 13, 20)
+# Sinks, window, a chunk of three pages, what one query block selects, two to spare; all.
+BUDGETS = (11, 20)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_reading_is_that_of_the_device(device, tiered, name: str, slots: int) ->
 
 
 @pytest.mark.parametrize("name", [*METHODS, "given pages"])
-@pytest.mark.parametrize("slots, prompt", [(11, 150), (11, 600), (13, 600)])
+@pytest.mark.parametrize("slots, prompt", [(11, 150), (11, 600), (20, 600)])
 def test_answers_are_those_of_the_device(device, tiered, name, slots, prompt) -> None:
     """Across the borders of pages, of the window and of dense attention."""
     tokens, pages = [], None
