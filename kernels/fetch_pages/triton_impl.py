@@ -180,7 +180,10 @@ def launch_fetch(
     pool, layout = _words(kv)
     entries = min(tile.entries, triton.next_power_of_2(num_moves))
     lists = triton.cdiv(num_moves, entries)
-    _fetch[(triton.cdiv(tile.programs, heads * lists), heads, lists)](
+    sizes = layout.sizes(tile)
+    # No more programs than pieces to move.
+    sharing = min(triton.cdiv(tile.programs, heads * lists), min(entries, num_moves) * 2 * sizes[7])
+    _fetch[(sharing, heads, lists)](
         pool,
         host.bases,
         pages,
@@ -190,7 +193,7 @@ def launch_fetch(
         host.slab_pages,
         pages.stride(0),
         slots.stride(0),
-        SIZES=layout.sizes(tile),
+        SIZES=sizes,
         ENTRIES=entries,
         num_warps=tile.num_warps,
         num_stages=1,
