@@ -115,7 +115,7 @@ class TierBench:
         for count in (256, PAGES):
             self._fetch(tiers, count)
         pages = torch.randperm(PAGES, device=DEVICE)[:128].int()
-        for programs in (64, 32, 128, 256):
+        for programs in (64, 16, 256):
             tile = fetch_impl.Tile(programs=programs)
             self._show(
                 f"write 128 pages, {programs} programs",
@@ -126,7 +126,7 @@ class TierBench:
     def _fetch(self, tiers: Tiers, count: int) -> None:
         """Moves of `count` pages of each KV head, of a part of them, and of none."""
         pages, places = tiers.moves(count)
-        for programs, warps in ((256, 4), (64, 4), (128, 4), (512, 4), (128, 8)):
+        for programs, warps in ((64, 4), (16, 4), (32, 4), (256, 4)):
             tile = fetch_impl.Tile(programs=programs, num_warps=warps)
             self._show(
                 f"fetch {count} x 8, {programs} programs, {warps} warps",
