@@ -23,6 +23,7 @@ from hipcli.engine.passes.tiers import check_method, least_room
 from hipcli.engine.reading.context import Context, ContextReader
 from hipcli.engine.reading.worth import page_worth
 from hipcli.engine.request import AskRequest
+from hipcli.engine.store.tiered_store import TieredStore
 from tests.engine.test_method_laws import SPARSE
 from tests.engine.test_sessions import CHUNK, IDENTITY, answer, request
 from tests.engine.tiers import TieredRunner
@@ -103,6 +104,17 @@ def test_answers_are_those_of_the_device(device, tiered, name, slots, prompt) ->
         else:
             tokens.append(list(generate(runner, store, answering, sampler, logits, 90)))
         assert store.length == prompt + 89
+    assert tokens[0] == tokens[1]
+
+
+def test_layers_choose_together_where_graphs_cannot_fetch(device, tiered, monkeypatch) -> None:
+    """Then the answer is that of a store on the device, step by step."""
+    monkeypatch.setattr(TieredStore, "fetches_in_graphs", False)
+    tokens = []
+    for runner in (device, tiered[BUDGETS[0]]):
+        store, logits = after_prompt(runner, tiny_hip(), 600, 800)
+        answering, sampler = AnswerPass(tiny_hip()), Sampler(0, 0)
+        tokens.append(list(generate(runner, store, answering, sampler, logits, 120)))
     assert tokens[0] == tokens[1]
 
 
