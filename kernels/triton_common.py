@@ -170,17 +170,24 @@ def rotated_rows(
 
 
 @triton.jit
+def table_of_head(page_table, head):
+    """Pointer to a KV head's first entry in a `head_table`."""
+    table, stride = page_table
+    if stride is not None:
+        table += head.to(tl.int64) * stride
+    return table
+
+
+@triton.jit
 def load_slots(page_table, head, page, mask=None):
     """Slots of logical pages of a KV head, 0 where `mask` is off or its own table has none.
 
     `page_table` is a `head_table`. Slot 0 exists, so that nothing faults where a caller broke
     the promise that all pages are here.
     """
-    table, stride = page_table
-    if stride is not None:
-        table += head.to(tl.int64) * stride
+    table = table_of_head(page_table, head)
     slot = tl.load(table + page) if mask is None else tl.load(table + page, mask=mask, other=0)
-    if stride is not None:
+    if page_table[1] is not None:
         slot = tl.maximum(slot, 0)
     return slot
 
@@ -188,9 +195,8 @@ def load_slots(page_table, head, page, mask=None):
 @triton.jit
 def has_slot(page_table, head, page, wanted):
     """Whether one logical page is wanted and has a slot: what has none is not written."""
-    table, stride = page_table
-    if stride is not None:
-        at = table + head.to(tl.int64) * stride + page
+    if page_table[1] is not None:
+        at = table_of_head(page_table, head) + page
         wanted = wanted & (tl.load(at, mask=wanted, other=-1) >= 0)
     return wanted
 

@@ -18,13 +18,15 @@ from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.store.pages import KVStore, num_pages
-from hipcli.engine.store.tiered import TieredStore
+from hipcli.engine.store.tiered_store import TieredStore
 from hipcli.engine.store.tiers import TierPlan
 
 CHUNK = 256
-STEPS = 150
+STEPS = 100
 # A chunk with its window, the candidates of a token, and two to spare.
 SLOTS = (14, 18)
+# The same sums in the same order; where queries come in other pieces a product may round otherwise.
+BUDGETS = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 
 
 def stores(runner: Runner, capacity_tokens: int) -> dict[str, KVStore]:
@@ -63,8 +65,9 @@ def decode(
     return torch.stack(rows)
 
 
-def check_tiers() -> None:
+def check_tiers(device: str = "cuda") -> None:
     """Reading and decoding, in fp32, bf16 and fp8 pages; graphs and single launches."""
+    backend = "triton" if device == "cuda" else "reference"
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(0, VOCAB, (LENGTH + STEPS,), generator=generator)
     for dtype, kv_dtype in (
@@ -72,7 +75,7 @@ def check_tiers() -> None:
         (torch.bfloat16, "auto"),
         (torch.bfloat16, "fp8_e4m3"),
     ):
-        runner = Runner(tiny_llama().to("cuda", dtype), kv_dtype)
+        runner = Runner(tiny_llama().to(device, dtype), kv_dtype, backend)
         expected: dict[str, torch.Tensor] = {}
         name = f"{str(dtype)[6:]}, KV {kv_dtype}"
         for where, store in stores(runner, LENGTH + STEPS).items():
@@ -90,7 +93,7 @@ def check_tiers() -> None:
             for what, logits in found.items():
                 if where != "device":
                     error = relative(logits, expected[what])
-                    require(f"{name}, {what}, {where}", error, 1e-5)
+                    require(f"{name}, {what}, {where}", error, BUDGETS[dtype])
                 elif what.startswith("graph"):
                     error = relative(logits, found[what.replace("graph", "eager")])
                     require(f"{name}, {what} as eager", error, 1e-6)

@@ -28,41 +28,35 @@ from dataclasses import dataclass
 import torch
 
 from hipcli.engine.answering.decoding import DeviceDecoder
-from hipcli.engine.answering.phases import Phase
 from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.benchmarks.engine import Report, environment
-from hipcli.engine.benchmarks.engine_gpu import event, keep_layers, llama_8b
+from hipcli.engine.benchmarks.engine_gpu import (
+    HEAD_DIM,
+    KV_HEADS,
+    event,
+    graph_ms,
+    keep_layers,
+    llama_8b,
+)
 from hipcli.engine.benchmarks.tier_checks import check_tiers
-from hipcli.engine.device import GPU_CHUNK_TOKENS, GPU_DENSE_TOKENS
+from hipcli.engine.benchmarks.tier_parts import (
+    CHUNK,
+    attention_ms,
+    fill,
+    grow_memory,
+    method,
+    plan_of,
+    table_bytes,
+)
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
-from hipcli.engine.methods.configs import HipConfig
-from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
-from hipcli.engine.store.tiered import TieredStore
-from hipcli.engine.store.tiers import TierPlan
+from hipcli.engine.store.tiered_store import TieredStore
 
-CHUNK = GPU_CHUNK_TOKENS
-VOCAB = 128256
 # Steps whose queries are recorded and attended again, and steps of the whole model.
 ATTENDED_STEPS, WARM_STEPS, TIMED_STEPS = 128, 48, 256
 SPARE_TOKENS = ATTENDED_STEPS + WARM_STEPS + TIMED_STEPS + 2 * PAGE_TOKENS
-# Longer than a launch from the host takes: what is timed waits for it on the device.
-PAUSE_CYCLES = 120_000
-
-
-def method() -> HipMethod:
-    """The default method as it runs on a GPU."""
-    return HipMethod(HipConfig(), dense_floor_tokens=GPU_DENSE_TOKENS)
-
-
-def plan_of(runner: Runner, capacity_tokens: int, device_gib: float) -> TierPlan:
-    """Slots for so many GiB of keys, values and summaries on the device."""
-    layout, pages = runner.layout, num_pages(capacity_tokens)
-    index = layout.num_layers * pages * layout.summary_bytes
-    slots = (device_gib * 2**30 - index) // (layout.num_layers * layout.page_bytes)
-    return TierPlan(slots=min(int(slots), pages), capacity_pages=pages)
 
 
 @dataclass(slots=True)
@@ -84,12 +78,17 @@ class Bench:
         runner = self.runner
         plan = plan_of(runner, capacity_tokens, device_gib)
         self.report.show("tiers: slots a layer", plan.slots, "pages")
-        return TieredStore(runner.layout, capacity_tokens, plan, runner.backend, runner.device)
+        store = TieredStore(runner.layout, capacity_tokens, plan, runner.backend, runner.device)
+        began = time.perf_counter()
+        # Before anything is timed: pinning takes its time, and a reading hides a part of it.
+        store._memory.slabs.grow(plan.capacity_pages)
+        seconds = time.perf_counter() - began
+        self.report.show("tiers: memory taken and pinned, not part of reading", seconds, "s")
+        return store
 
     def read(self, name: str, store: KVStore, tokens: int) -> None:
         """Read random tokens, always the same, and time it."""
-        generator = torch.Generator("cuda").manual_seed(1)
-        ids = torch.randint(0, VOCAB, (tokens,), device="cuda", generator=generator)
+        ids = self.tokens(tokens, seed=1)
         attention, marks = PrefillPass(method()), []
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -108,6 +107,13 @@ class Bench:
             layers = store.layout.num_layers
             for place, what in ((1, "third"), (len(chunks) // 2, "middle"), (-1, "last")):
                 self.report.show(f"{name}: {what} chunk, a layer", chunks[place] / layers, "ms")
+
+    def tokens(self, count: int, seed: int) -> torch.Tensor:
+        """Random token ids [count] on the device, the same for every store."""
+        device = self.runner.device
+        generator = torch.Generator(device).manual_seed(seed)
+        vocab = self.runner.model.config.vocab_size
+        return torch.randint(0, vocab, (count,), device=device, generator=generator)
 
     def traffic(self, name: str, store: KVStore, before: object = None) -> object:
         """Show what moved since `before`; returns where the counters are now."""
@@ -131,7 +137,7 @@ class Bench:
         if store.tiered:
             self._forget_slots(store)
         before = store.traffic
-        times = _attention_ms(self.runner, store, steps)
+        times = attention_ms(self.runner, store, steps)
         spread = sorted(ms for _, ms in times)
         self.report.show(f"{name}: attention, a layer, mean", statistics.fmean(spread), "ms")
         self.report.show(f"{name}: attention, a layer, p99", spread[int(0.99 * len(spread))], "ms")
@@ -155,8 +161,7 @@ class Bench:
             return attend(layer, q, step)
 
         attention.attend = recorded
-        generator = torch.Generator("cuda").manual_seed(2)
-        for token in torch.randint(0, VOCAB, (ATTENDED_STEPS,), device="cuda", generator=generator):
+        for token in self.tokens(ATTENDED_STEPS, seed=2):
             decoder.feed(token)
             decoder.step()
             steps.append((attention.phase.layers, list(queries)))
@@ -165,9 +170,10 @@ class Bench:
 
     def _forget_slots(self, store: KVStore) -> None:
         """Fill all slots that may make way with pages that nobody wants."""
-        first, last = 8, store.length // PAGE_TOKENS - 32
+        first = method().geometry.sink_tokens // PAGE_TOKENS
+        last = max(first + 1, store.length // PAGE_TOKENS - 32)
         for layer in range(store.layout.num_layers):
-            pages = torch.randperm(last - first, device="cuda")[: store.room].int() + first
+            pages = torch.randperm(last - first, device=store.device)[: store.room].int() + first
             store.fetch(layer, pages.expand(store.layout.num_kv_heads, -1).contiguous())
 
     def decode(self, name: str, store: KVStore, scale: float = 1.0) -> None:
@@ -179,7 +185,8 @@ class Bench:
         before = store.traffic
         decoder = DeviceDecoder(self.runner, store, AnswerPass(method()))
         sampler, times = Sampler(1.0, 0), []
-        tokens = decoder.tokens(decoder.logits.zero_(), sampler, WARM_STEPS + TIMED_STEPS)
+        even = torch.zeros(decoder.logits.shape, device=store.device)
+        tokens = decoder.tokens(even, sampler, WARM_STEPS + TIMED_STEPS)
         kinds: Counter[str] = Counter()
         last = time.perf_counter()
         for _ in tokens:
@@ -203,49 +210,8 @@ class Bench:
 
     def head_s(self) -> float:
         """The output layer alone: what does not scale with the number of layers."""
-        from hipcli.engine.benchmarks.engine_gpu import graph_ms
-
         x = torch.randn(1, 1, 4096, dtype=torch.bfloat16, device="cuda")
         return graph_ms(lambda: self.runner.model.lm_head(x)) / 1e3
-
-
-@torch.inference_mode()
-def _attention_ms(
-    runner: Runner, store: KVStore, steps: list[tuple[tuple[str, ...], list]]
-) -> list[tuple[str, float]]:
-    """Kind and milliseconds of the attention of every layer in every step, in CUDA graphs.
-
-    The position stays that of the last step: windows do not move.
-    """
-    decoder = DeviceDecoder(runner, store, AnswerPass(method()))
-    attention, step = decoder.attention, decoder.state
-    step.position.sub_(1)
-    step.begin()
-    buffers = [q.clone() for q, _ in steps[0][1]]
-    step.softmax_scale = steps[0][1][0][1]
-    graphs: dict[tuple[int, str], torch.cuda.CUDAGraph] = {}
-    pool = torch.cuda.graph_pool_handle()
-    marks = []
-    for number, (whats, queries) in enumerate(steps):
-        layers = ("pages",) * len(buffers) if number == 0 else whats
-        attention.phase = Phase(str(number), layers)
-        for layer, what in enumerate(layers):
-            buffers[layer].copy_(queries[layer][0])
-            # The first step of all chooses for everyone, not timed: compiling, loading.
-            if number == 0 or (what == "pages" and not store.fetches_in_graphs):
-                attention.attend(layer, buffers[layer], step)
-                continue
-            if (layer, what) not in graphs:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool):
-                    attention.attend(layer, buffers[layer], step)
-                graphs[layer, what] = graph
-            torch.cuda._sleep(PAUSE_CYCLES)
-            before = event()
-            graphs[layer, what].replay()
-            marks.append((what, before, event()))
-    torch.cuda.synchronize()
-    return [(what, a.elapsed_time(b)) for what, a, b in marks]
 
 
 def on_device(bench: Bench) -> None:
@@ -266,32 +232,6 @@ def in_tiers(bench: Bench) -> None:
     bench.traffic("tiers: read", store)
     bench.attend("tiers", store)
     bench.decode("tiers", store)
-
-
-def table_bytes(store: KVStore) -> int:
-    """Page tables, owners and stamps on the device."""
-    layout = store.layout
-    tables = sum(kv.page_table.nbytes for kv in store.kv)
-    return tables + 2 * 4 * layout.num_layers * layout.num_kv_heads * store.device_pages
-
-
-def fill(store: KVStore, tokens: int) -> None:
-    """Random keys and values for so many tokens, as a reading would write them."""
-    layout = store.layout
-    shape = (CHUNK, layout.num_kv_heads, layout.head_dim)
-    k, v = (torch.randn(shape, dtype=layout.dtype, device="cuda") for _ in range(2))
-    geometry = method().geometry
-    for low in range(0, tokens, CHUNK):
-        high = min(low + CHUNK, tokens)
-        window = max(0, low - geometry.window_tokens)
-        store.reserve(low, high, window, geometry.sink_tokens)
-        # Other tokens stand on each page, with other signs.
-        shift = (low // CHUNK * 61) % CHUNK
-        k = k.roll(shift, 0) * torch.sign(torch.randn(layout.head_dim, device="cuda")).to(k.dtype)
-        for layer in range(layout.num_layers):
-            store.append(layer, low, k[: high - low], v[: high - low])
-            store.written_through(layer, low, high)
-        store.length = high
 
 
 def long_context(bench: Bench) -> None:
@@ -323,7 +263,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device-gib", type=float, default=6.0, help="KV of it on the device")
     parser.add_argument("--long", type=int, default=3 << 20, help="tokens of section long")
     parser.add_argument("--long-device-gib", type=float, default=24.0, help="of all layers")
-    parser.add_argument("--host-gib", type=float, default=88.0, help="pinned memory of long")
+    parser.add_argument("--host-gib", type=float, default=52.0, help="pinned memory of long")
     return parser.parse_args(words)
 
 
@@ -335,10 +275,14 @@ def main(words: list[str] | None = None) -> int:
         return 2
     torch.manual_seed(0)
     report = Report(options.only, options.limit_s)
+    of_token = 2 * KV_HEADS * HEAD_DIM * options.layers / 2**30
+    growing = grow_memory(max(options.host_gib, 1.05 * options.context * of_token))
     report.section("gate", check_tiers)
     if "gate" not in report.errors and options.only != ["gate"]:
         bench = Bench(options, report, Runner(llama_8b(options.layers), "fp8_e4m3"))
         for name, run in (("device", on_device), ("tiers", in_tiers), ("long", long_context)):
+            if name != "device":
+                growing.join()
             report.section(name, lambda run=run: run(bench))
             gc.collect()
             torch.cuda.empty_cache()

@@ -90,8 +90,7 @@ def attend_here(
         step.tables.first(plan.local_tokens + q.shape[0]),
         store.seqlen_k(end),
         step.softmax_scale,
-        # No kernel of Triton's reads tables with holes yet.
-        backend="cpu" if store.backend == "cpu" else "reference",
+        backend=store.backend,
     )
 
 

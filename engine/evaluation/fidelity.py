@@ -24,6 +24,7 @@ from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
+from hipcli.engine.passes.tiers import check_method
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, Tail
 
 # Tokens whose logits are held at once; a multiple of the page size.
@@ -96,7 +97,9 @@ class _Reader:
     def of(cls, name: str, method: Method, runner: Runner, tokens: int) -> "_Reader":
         recorded: Any = Recorded(method)
         watch = Watch(recorded, PrefillPass(recorded))
-        return cls(name, method, runner.new_store(tokens), watch, watch)
+        store = runner.new_store(tokens)
+        check_method(method, store)
+        return cls(name, method, store, watch, watch)
 
     def logits(self, runner: Runner, ids: torch.Tensor, start: int) -> torch.Tensor:
         """Log-softmax fp32 [n, vocab_size] of the next tokens [start, start + n)."""

@@ -1,7 +1,7 @@
 """Moving pages by loads and stores of the kernel itself: no copy engine, no launch a page.
 
 An address of pinned memory becomes a pointer, so what is moved may be decided on the device. A
-program moves 8 KiB at once, 16 bytes a thread and load, and a few hundred of them keep the bus
+program moves 8 KiB at once, 16 bytes a thread and load, and some tens of them keep the bus
 busy: it has a latency of microseconds, and what is under way must cover that.
 """
 
@@ -24,12 +24,13 @@ class Tile:
     """Sizes of one launch.
 
     Args:
-        programs: in all, about.
+        programs: in all, about: enough to fill the bus, and most of the device is left to
+            what computes.
         piece_words: moved at once by a program, in words of four bytes.
         entries: of the list of moves that a program looks through.
     """
 
-    programs: int = 256
+    programs: int = 64
     piece_words: int = 2048
     entries: int = 1024
     num_warps: int = 4
@@ -180,7 +181,10 @@ def launch_fetch(
     pool, layout = _words(kv)
     entries = min(tile.entries, triton.next_power_of_2(num_moves))
     lists = triton.cdiv(num_moves, entries)
-    _fetch[(triton.cdiv(tile.programs, heads * lists), heads, lists)](
+    sizes = layout.sizes(tile)
+    # No more programs than pieces to move.
+    sharing = min(triton.cdiv(tile.programs, heads * lists), min(entries, num_moves) * 2 * sizes[7])
+    _fetch[(sharing, heads, lists)](
         pool,
         host.bases,
         pages,
@@ -190,7 +194,7 @@ def launch_fetch(
         host.slab_pages,
         pages.stride(0),
         slots.stride(0),
-        SIZES=layout.sizes(tile),
+        SIZES=sizes,
         ENTRIES=entries,
         num_warps=tile.num_warps,
         num_stages=1,
@@ -201,8 +205,7 @@ def launch_write(
     kv: PagedKV, host: HostPages, pages: torch.Tensor, tile: Tile | None = None
 ) -> None:
     """Write with a given tile."""
-    # Stores are not waited for: few programs fill the bus, and leave room for what computes.
-    tile = tile or Tile(programs=64)
+    tile = tile or Tile()
     if len(pages) == 0:
         return
     pool, layout = _words(kv)

@@ -40,12 +40,10 @@ def shard_attention(
 
     Raises:
         ValueError, TypeError: a shape, value, dtype or device does not fit.
-        NotImplementedError: the backend lacks this operator, or the pages are in fp8.
+        NotImplementedError: Triton cannot run on these tensors (see `require_launchable`).
 
     Source: DistAttention of Infinite-LLM (2401.02669, section 4), in the normalised form.
     """
     check_attention(q, kv, plan, rope, seqlen_k, backend)
-    if kv.k_scales is not None:
-        raise NotImplementedError("shards of float8_e4m3fn pages cannot be attended")
     run = implementation("shard_attention", backend, q.device)
     return run(q, kv, plan, rope, seqlen_k, softmax_scale)

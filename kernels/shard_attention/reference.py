@@ -35,8 +35,8 @@ def shard_attention(
             query_positions = torch.arange(first + n0, first + n1, device=q.device)
             query_positions += base - int(plan.window_starts[block])
             heads = slice(head * group, (head + 1) * group)
-            keys = gather_tokens(part.k_pages, part.page_table, tokens[here])[0]
-            values = gather_tokens(part.v_pages, part.page_table, tokens[here])[0]
+            keys = gather_tokens(part.k_pages, part.page_table, tokens[here], part.k_scales)[0]
+            values = gather_tokens(part.v_pages, part.page_table, tokens[here], part.v_scales)[0]
             keys = rotate(keys, rope.cos[here], rope.sin[here])
             rows = rotate(
                 q[n0:n1, heads],

@@ -29,6 +29,7 @@ from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks
 from hipcli.kernels.select_step import select_step_
+from hipcli.kernels.shard_attention import shard_attention
 from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.sparse_prefill import sparse_prefill
 from hipcli.kernels.types import HostPages, PagedKV, RopeTables, SelectionSizes, SparsePlan
@@ -166,6 +167,13 @@ def run_sparse_decode(fp8: bool = False, own: bool = False) -> None:
     sparse_decode(q, kv, plan(1, 1), tables, length, 0.1, backend="triton")
 
 
+def run_shard_attention(num_tokens: int, fp8: bool = False) -> None:
+    """Two launches, and one that joins where keys are split."""
+    q, kv, tables, length = inputs(num_tokens, fp8=fp8)
+    size = 64 if num_tokens > 1 else 1
+    shard_attention(q, kv, plan(num_tokens, size), tables, length, 0.1, backend="triton")
+
+
 def run_merge() -> None:
     """One launch."""
     merge_partials(empty(64, 1, 32, 128), empty(64, 1, 32, dtype=torch.float32), backend="triton")
@@ -201,6 +209,8 @@ CASES: dict[str, Callable[[], None]] = {
     "sparse_prefill": run_sparse_prefill,
     "sparse_prefill_80": lambda: run_sparse_prefill(80),
     "sparse_decode": run_sparse_decode,
+    "shard_attention": lambda: run_shard_attention(8192),
+    "shard_attention_decode": lambda: run_shard_attention(1),
     "merge_partials": run_merge,
     "vote": run_vote,
     "fp8 quantise_pages": run_quantise_pages,
@@ -208,6 +218,7 @@ CASES: dict[str, Callable[[], None]] = {
     "fp8 select_step_decode": lambda: run_select_step(1, FP8, fp8=True),
     "fp8 sparse_prefill": lambda: run_sparse_prefill(fp8=True),
     "fp8 sparse_decode": lambda: run_sparse_decode(fp8=True),
+    "fp8 shard_attention": lambda: run_shard_attention(8192, fp8=True),
     "fp8 vote": lambda: run_vote(fp8=True),
     "fetch_pages": lambda: run_fetch_pages(fp8=False, own=False),
     "fp8 fetch_pages": lambda: run_fetch_pages(fp8=True, own=True),

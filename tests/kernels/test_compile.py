@@ -22,9 +22,10 @@ MATRIX_CASES = (
     "score_blocks_prefill",
     "sparse_prefill",
     "sparse_decode",
+    "shard_attention",
     "vote",
 )
-MATRIX_KERNELS = ("_attend", "_score_pages", "_score_blocks", "_vote")
+MATRIX_KERNELS = ("_attend", "_attend_shard", "_score_pages", "_score_blocks", "_vote")
 # A program's shared memory on H100, H200 and B200.
 SHARED_BYTES = 232448
 
@@ -58,6 +59,8 @@ def test_no_kernel_is_forgotten(compiled):
         "_score_blocks",
         "_pack_plan",
         "_attend",
+        "_attend_shard",
+        "_pack_shard",
         "_decode",
         "_merge",
         "_quantise",
@@ -73,7 +76,9 @@ def test_kernels_compile_to_the_instructions_meant(compiled, capability):
     assert kernels
     for kernel in kernels:
         if kernel["kernel"] in MATRIX_KERNELS:
-            assert kernel[MATRIX[capability]], kernel
+            # 16 rows of one token: the small matrix instructions on every generation.
+            few = kernel["case"] == "shard_attention_decode"
+            assert kernel["mma.sync" if few else MATRIX[capability]], kernel
             assert kernel["async_copies"], kernel
         if kernel["case"] == "fp8 vote":
             # Keys go to the matrix units as they are stored.

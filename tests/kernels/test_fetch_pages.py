@@ -34,7 +34,7 @@ def record_view(kv: PagedKV) -> tuple[tuple[int, int], tuple[int, int]]:
 def test_random_moves(backend, shape, dtype, device):
     world = hosted_pages(shape, dtype, device, num_pages=11, slab_pages=4, num_slots=7)
     generator = torch.Generator().manual_seed(1)
-    for count in (9, 1, 3):
+    for count in (5, 1):
         pages, slots = random_moves(world, count, generator)
         before = all_slots(world.kv).clone()
         expected = world.after_fetch(before, pages, slots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hipcli.kernels.shard_attention import shard_attention
 from hipcli.kernels.sparse_prefill import sparse_prefill
 from hipcli.kernels.types import PagedKV
 
-from .builders import Case, Shape, make_case, make_plan
+from .builders import Case, Shape, make_case, make_plan, quantised
 from .oracles import attention, relative_error
 
 SCALE = 0.11
@@ -44,10 +45,24 @@ def shards(case: Case, owners: list[int]) -> list[PagedKV]:
     return parts
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("placed", PLACEMENTS)
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("size", [1, 16])
+# Triton's interpreter is slow: each shape, size and placement, but not all with all.
+TRITON_CASES = [
+    (1, "one token", "interleaved"),
+    (1, "page + 1", "lent"),
+    (16, "page + 1", "empty shard"),
+    (16, "group 3", "one page"),
+    (16, "partial rotary", "interleaved"),
+]
+CASES = [
+    (size, name, placed, backend)
+    for backend in ("reference", "cpu")
+    for size, name, placed in itertools.product((1, 16), SHAPES, PLACEMENTS)
+]
+
+
+@pytest.mark.parametrize(
+    "size, name, placed, backend", [*CASES, *((*case, "triton") for case in TRITON_CASES)]
+)
 def test_merged_shards_are_the_whole(size, name, placed, backend):
     case = make_case(SHAPES[name], torch.device("cpu"))
     # Where part of a page is unwritten it holds NaN, which no caller's store does.
@@ -71,6 +86,24 @@ def test_all_pages_here_is_sparse_prefill():
     arguments = (case.q, _zeroed(case.kv), plan, case.rope, case.seqlen_k, SCALE)
     out, lse = shard_attention(*arguments)
     true_out, true_lse = sparse_prefill(*arguments)
+    assert relative_error(out, true_out) < 2e-6
+    assert relative_error(lse, true_lse) < 2e-6
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_shards_of_fp8_pages(backend):
+    case = quantised(make_case(Shape(17, 70), torch.device("cpu")))
+    plan = make_plan(case, block_size_q=16, window_tokens=40, num_selected=4)
+    results = []
+    for rank in range(2):
+        away = torch.arange(len(case.kv.page_table)) % 2 != rank
+        kv = dataclasses.replace(case.kv, page_table=case.kv.page_table.masked_fill(away, -1))
+        results.append(
+            shard_attention(case.q, kv, plan, case.rope, case.seqlen_k, SCALE, backend=backend)
+        )
+    outs, lses = (torch.stack(parts) for parts in zip(*results, strict=True))
+    out, lse = merge_partials(outs, lses)
+    true_out, true_lse = attention(case, plan, SCALE)
     assert relative_error(out, true_out) < 2e-6
     assert relative_error(lse, true_lse) < 2e-6
 

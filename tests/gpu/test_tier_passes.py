@@ -80,7 +80,8 @@ def test_graph_eager_and_device_are_one(name: str, dtype: torch.dtype, kv_dtype:
         eager, graph = logits[LENGTH : LENGTH + STEPS], logits[LENGTH + STEPS :]
         assert relative(graph, eager) < 1e-6
         expected = logits if expected is None else expected
-        assert relative(logits, expected) < 1e-5
+        # Where queries come in other pieces a product may round otherwise.
+        assert relative(logits, expected) < (1e-5 if dtype == torch.float32 else 1e-2)
 
 
 @pytest.mark.parametrize("mode", ["attend", "share"])
