@@ -98,9 +98,11 @@ class EngineConfig:
         weights: a name in WEIGHT_FORMS; int8 takes half the memory of bfloat16 and answers
             faster, and a little differently; CPU only.
         threads: of a processor's matrix products; 0 has one for each core it may use.
-        gpu_memory_bytes: most that weights, keys and values may take on a GPU; 0 for what there is.
-        host_memory_bytes: most that the process should take where the model runs on a CPU; keys
-            and values beyond it stay in files. 0 for most of what is free.
+        gpu_memory_bytes: most that weights, keys and values may take on a GPU; keys and values
+            beyond it stay in main memory. 0 for what there is.
+        host_memory_bytes: most that the process should take where the model runs on a CPU; beside
+            a GPU, most for keys and values that it does not hold. Those beyond it stay in files.
+            0 for most of what is free.
         method: a name in METHODS.
         method_settings: fields of the method's config that differ from its defaults.
         prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple

@@ -55,6 +55,12 @@ def paged_fp8(context: int) -> PagedKV:
     return replace(store.kv[0], page_table=torch.randperm(context // 64, device=DEVICE).int())
 
 
+def paged_by_head(context: int) -> PagedKV:
+    """The same, every KV head's pages in slots of its own."""
+    tables = [torch.randperm(context // 64, device=DEVICE) for _ in range(8)]
+    return replace(paged_fp8(context), page_table=torch.stack(tables).int())
+
+
 def relative(value: torch.Tensor, truth: torch.Tensor) -> float:
     """||value - truth|| / ||truth|| over the entries where the truth is finite."""
     finite = truth.isfinite()
@@ -187,6 +193,10 @@ CHECKS: dict[str, Callable[[], float]] = {
     "selection decode, fp8 KV": lambda: check_selection(1, 1, 1, torch.float8_e4m3fn, paged_fp8),
     "vote 16, fp8 KV": lambda: check_vote(16, paged_fp8),
     "vote 64, fp8 KV": lambda: check_vote(64, paged_fp8),
+    "sparse_prefill, own tables": lambda: check_attention(200, 64, paged_by_head),
+    "sparse_decode, own tables": lambda: check_attention(3, 1, paged_by_head),
+    "selection, own tables": lambda: check_selection(150, 64, 4, torch.bfloat16, paged_by_head),
+    "vote 64, own tables": lambda: check_vote(64, paged_by_head),
 }
 
 

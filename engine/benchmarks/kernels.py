@@ -5,7 +5,8 @@
 Shape: one layer of Llama-3.1-8B (32 query heads, 8 KV heads, head_dim 128, bf16, batch 1), 256
 sinks, a window of 1,024, 2,048 selected tokens in blocks of 16, 64-token pages. Decode runs in
 CUDA graphs that walk over several layers' buffers, so that the L2 cache does not flatter it. The
-entries of "fp8" are the same with keys and values in float8_e4m3fn.
+entries of "fp8" are the same with keys and values in float8_e4m3fn; those of "tiers" move pages
+between pinned memory and the device, and read them through a page table of each KV head.
 Prints the checks, a table, and one line of JSON.
 """
 
@@ -24,6 +25,7 @@ from hipcli.engine.benchmarks.kernel_cases import Bench, sections, speedups
 from hipcli.engine.benchmarks.kernel_checks import check_all
 from hipcli.engine.benchmarks.kernel_fp8 import fp8_sections
 from hipcli.engine.benchmarks.kernel_sweeps import sweeps
+from hipcli.engine.benchmarks.kernel_tiers import check_fetch, tier_sections
 
 
 def environment() -> dict[str, object]:
@@ -79,11 +81,12 @@ def main(words: list[str] | None = None) -> int:
     began = time.monotonic()
     errors: dict[str, str] = {}
     checks = check_all(lambda name, run: run_guarded(name, run, errors))
+    run_guarded("check fetch_pages", check_fetch, errors)
     results: dict[str, object] = {}
     ratios: dict[str, object] = {}
     for context in options.contexts:
         bench = Bench(context)
-        entries = [*sections(bench), *fp8_sections(bench)]
+        entries = [*sections(bench), *fp8_sections(bench), *tier_sections(bench)]
         entries += sweeps(bench) if options.sweep else []
         for name, run in entries:
             if options.only and not any(word in name for word in options.only):

@@ -15,6 +15,7 @@ from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method
 from hipcli.engine.passes import PrefillPass
+from hipcli.engine.passes.tiers import check_method
 from hipcli.engine.reading.overflow import overflow
 from hipcli.engine.reading.pace import Pace
 from hipcli.engine.reading.saving import Saved, damaged, not_saved, pruned
@@ -164,7 +165,9 @@ class ContextReader:
     def _new_store(self, context_tokens: int = 0) -> KVStore:
         """For so many tokens of context, or all of them."""
         context_tokens = context_tokens or len(self.request.context_ids)
-        return self.runner.new_store(context_tokens + self.spare_tokens)
+        store = self.runner.new_store(context_tokens + self.spare_tokens)
+        check_method(self.method, store)
+        return store
 
     def _worth(self, store: KVStore) -> list[float]:
         """What each page of a context is worth keeping."""
@@ -288,15 +291,20 @@ class ContextReader:
         What is read is saved in `_session`, until that fails.
         """
         ids = torch.from_numpy(self.request.context_ids.astype(np.int64))
-        total, first = len(ids), start
+        total, first, chunk = len(ids), start, self.chunk_tokens
         attention = PrefillPass(self.method)
         yield Phase("prefill")
         pace = Pace(start, total)
         yield self._progress(store, start, first, total, pace)
         while start < total:
-            end = min(start + self.chunk_tokens, total)
+            end = min(start + chunk, total)
             step = StepInput(store, self.runner.tables, attention, start)
-            self.runner.forward(ids[start:end], step)
+            if not self._forward(ids[start:end], step):
+                torch.cuda.empty_cache()
+                chunk = max(chunk // (2 * PAGE_TOKENS), 1) * PAGE_TOKENS
+                what = "the GPU ran out of memory: reading goes on in shorter chunks"
+                yield Notice("shorter_chunks", f"{what} ({chunk:,} tokens)")
+                continue
             if self._session is not None:
                 try:
                     self._session.checkpoint(store.save(start, end))
@@ -305,6 +313,18 @@ class ContextReader:
             start = end
             pace.advance(end)
             yield self._progress(store, end, first, total, pace)
+
+    def _forward(self, ids: torch.Tensor, step: StepInput) -> bool:
+        """Read a chunk; False if it has to be a shorter one for the memory of the GPU."""
+        own = self.method.own_attention
+        try:
+            self.runner.forward(ids, step)
+        except torch.cuda.OutOfMemoryError:
+            # A state that has taken in a part of the chunk would take it in again.
+            if len(ids) <= PAGE_TOKENS or (own is not None and own.keeps_state):
+                raise
+            return False
+        return True
 
     def _progress(self, store: KVStore, done: int, cached: int, total: int, pace: Pace) -> Progress:
         num_bytes = store.layout.num_bytes(done)

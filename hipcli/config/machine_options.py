@@ -54,7 +54,8 @@ MACHINE = (
         "gpu_memory",
         str,
         None,
-        "Refuse what needs more GPU memory than this for weights, keys and values, as in 24GiB.",
+        "Most GPU memory for weights, keys and values, as in 24GiB (default: what is free). Keys"
+        " and values beyond it stay in main memory; weights and some of them must fit.",
         metavar="SIZE",
     ),
     Option(
@@ -62,7 +63,8 @@ MACHINE = (
         str,
         None,
         "Most main memory to take where the model runs on the processor, as in 2GiB (default: what"
-        " is free). Keys and values beyond it stay on disk; weights and hip itself must fit.",
+        " is free); on a GPU, for keys and values it does not hold. Those beyond it stay on disk;"
+        " weights and hip itself must fit.",
         metavar="SIZE",
     ),
     Option(

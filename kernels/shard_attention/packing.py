@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ..triton_common import head_table, table_of_head
 from ..types import PagedKV, SparsePlan
 
 
@@ -51,6 +52,7 @@ def _pack_shard(
     # A plan that broke its promise of local_tokens is told apart by the kernel, not written past.
     used = tl.minimum(used, capacity)
     row = block.to(tl.int64) * tl.num_programs(1) + head
+    table = table_of_head(page_table, head)
     count = 0
     for first in range(0, used, CHUNK):
         position = first + tl.arange(0, CHUNK)
@@ -58,7 +60,7 @@ def _pack_shard(
         logical = tl.load(chosen + position - SINK_BLOCKS, mask=is_selected, other=0)
         in_window = window_start // BLOCK_SIZE_K + position - base
         logical = tl.where(is_selected, logical, tl.where(position >= base, in_window, position))
-        slot = tl.load(page_table + logical // PER_PAGE, mask=position < used, other=-1)
+        slot = tl.load(table + logical // PER_PAGE, mask=position < used, other=-1)
         here = (slot >= 0).to(tl.int32)
         at = row * capacity + count + tl.cumsum(here, axis=0) - here
         where = slot * PER_PAGE + logical % PER_PAGE
@@ -91,7 +93,7 @@ def pack_shard(
     _pack_shard[(blocks, heads)](
         plan.block_indices,
         plan.window_starts,
-        kv.page_table,
+        head_table(kv.page_table),
         seqlen_k,
         packed,
         positions,
