@@ -19,7 +19,7 @@ from hipcli.engine.engine import Engine
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.evaluation.capture import Recorded, Watch
 from hipcli.engine.forward.runner import Runner
-from hipcli.engine.forward.step import LayerAttention, StepInput
+from hipcli.engine.forward.step import PassAttention, StepInput
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
@@ -85,7 +85,7 @@ class _Reader:
     name: str
     method: Method
     store: KVStore
-    attention: LayerAttention
+    attention: PassAttention
     watch: Watch | None = None
     tail: Tail | None = None
     every: Distance = field(default_factory=Distance)
