@@ -8,6 +8,9 @@ from ..backends import implementation
 from ..checks import require_dtype, require_same_device, require_shape, require_unit_stride
 from ..types import SlotTables
 
+# Wanted pages, and slots, that a program of the Triton backend holds.
+MOST = 8192
+
 
 def plan_fetch_(
     tables: SlotTables, wanted: torch.Tensor, *, backend: str = "auto"

@@ -13,9 +13,7 @@ import triton.language as tl
 
 from ..triton_common import require_launchable
 from ..types import SlotTables
-
-# A thread of 8 warps then holds 32 of each in registers.
-MOST = 8192
+from . import MOST
 
 
 @triton.jit
