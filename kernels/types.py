@@ -55,6 +55,27 @@ class HostPages:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotTables:
+    """Which page of which KV head stands in which slot, in rows, a row a KV head.
+
+    Args:
+        pages: int32 [rows, num_pages], the slot of each page or -1: a page table.
+        owners: int32 [rows, num_slots], the page in each slot or -1.
+        stamps: int32 [rows, num_slots], when it was last wanted, by the clock.
+        clock: int32 [1], counts plans.
+        kept: int32 [2]: pages before the first, and from the second on, make no way.
+        counts: int64 [2], pages wanted and pages missed so far.
+    """
+
+    pages: torch.Tensor
+    owners: torch.Tensor
+    stamps: torch.Tensor
+    clock: torch.Tensor
+    kept: torch.Tensor
+    counts: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class RopeTables:
     """Half-split RoPE tables; an attention scaling factor is already multiplied in.
 

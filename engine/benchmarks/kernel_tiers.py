@@ -23,11 +23,12 @@ from hipcli.engine.benchmarks.kernel_checks import DEVICE, SCALE
 from hipcli.engine.benchmarks.kernel_fp8 import Fp8Bench
 from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.kernels.fetch_pages import triton_impl as fetch_impl
+from hipcli.kernels.plan_fetch import plan_fetch_
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks
 from hipcli.kernels.sparse_prefill import sparse_prefill
-from hipcli.kernels.types import HostPages, PagedKV, SparsePlan
+from hipcli.kernels.types import HostPages, PagedKV, SlotTables, SparsePlan
 from hipcli.kernels.vote import vote
 
 # 131 KB a page of the Llama-3.1-8B shape in fp8: half a gigabyte on each side.
@@ -134,12 +135,31 @@ class TierBench:
                 count,
             )
         few = torch.where(torch.rand(pages.shape, device=DEVICE) < 0.1, pages, -1)
+        if count == CANDIDATE_PAGES:
+            self._plan(pages, few)
         for words, listed in (("a tenth of", few), ("none of", torch.full_like(pages, -1))):
             self._show(
                 f"fetch {words} {count} x 8",
                 lambda p=listed: fetch_impl.launch_fetch(tiers.kv, tiers.host, p, places),
                 int((listed >= 0).sum()) / 8,
             )
+
+    def _plan(self, pages: torch.Tensor, few: torch.Tensor) -> None:
+        """Plans for lists that miss most of their pages, and for one that misses none."""
+
+        def full(value: int, *shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.full(shape, value, dtype=dtype, device=DEVICE)
+
+        tables = SlotTables(
+            full(-1, 8, PAGES), full(-1, 8, 960), full(0, 8, 960), full(0, 1),
+            torch.tensor([4, PAGES], dtype=torch.int32, device=DEVICE),
+            full(0, 2, dtype=torch.int64),
+        )  # fmt: skip
+        others = [pages, *((pages + step) % PAGES for step in (7, 14, 21, 28, 35))]
+        ms = graph_ms(lambda _: [plan_fetch_(tables, x) for x in others], self.bench.layers[:1])
+        self.bench.show(f"tiers: plan {pages.shape[1]} x 8, misses", ms / len(others))
+        ms = graph_ms(lambda _: plan_fetch_(tables, few), self.bench.layers[:1])
+        self.bench.show(f"tiers: plan {pages.shape[1]} x 8, all there", ms)
 
     def _show(self, name: str, run: Callable[[], object], pages: float) -> None:
         """Time moving so many pages of all KV heads."""
@@ -177,16 +197,16 @@ class TierBench:
         plan = SparsePlan(chosen, starts, 64, 16, 256, LOCAL_TOKENS)
         few = torch.randn(16, 32, 128, dtype=torch.bfloat16, device=DEVICE)
         return [
+            (f"sparse_prefill, {CHUNK} queries", lambda x: sparse_prefill(
+                q, x.kv, plan, rope, bench.length, SCALE), False),
+            ("vote, 16 tokens", lambda x: vote(
+                few, x.kv, bench.length, bench.rope, DISTANCE, SCALE), True),
             ("decode step", lambda x: bench.full_step(x, x.index, rope, True), True),
             ("sparse_decode", lambda x: bench.attend(x, x.plan, rope, True), True),
             ("score_blocks, 1 query", lambda x: score_blocks(
                 x.q, x.kv, pages, rope, DISTANCE, 1, 16, 1), True),
             (f"score_blocks, {CHUNK} queries", lambda x: score_blocks(
                 q, x.kv, listed, rope, DISTANCE, 64, 16, 4), False),
-            (f"sparse_prefill, {CHUNK} queries", lambda x: sparse_prefill(
-                q, x.kv, plan, rope, bench.length, SCALE), False),
-            ("vote, 16 tokens", lambda x: vote(
-                few, x.kv, bench.length, bench.rope, DISTANCE, SCALE), True),
         ]  # fmt: skip
 
 

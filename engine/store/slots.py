@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from hipcli.kernels.plan_fetch import MOST, plan_fetch_
+from hipcli.kernels.types import SlotTables
+
 _NEVER = torch.iinfo(torch.int32).max
 
 
@@ -56,8 +59,8 @@ class Slots:
         self._owners = torch.full((layers, heads, slots + 1), -1, dtype=torch.int32, device=device)
         self._stamps = torch.zeros((layers, heads, slots + 1), dtype=torch.int32, device=device)
         self._clock = torch.zeros(1, dtype=torch.int32, device=device)
-        self._kept_from = torch.full((1,), pages, dtype=torch.int32, device=device)
-        self._sink_pages = torch.zeros(1, dtype=torch.int32, device=device)
+        self._kept = torch.tensor([0, pages], dtype=torch.int32, device=device)
+        self._sink_pages, self._kept_from = self._kept[:1], self._kept[1:]
         self.tables = self._tables[:, :, :pages]
         self.counts = torch.zeros(2, dtype=torch.int64, device=device)
 
@@ -107,6 +110,11 @@ class Slots:
 
     def _take(self, rows: _Rows, wanted: torch.Tensor) -> Moves:
         nowhere, no_slot = self._pages, self._slots
+        if wanted.device.type == "cuda" and max(wanted.shape[1], no_slot) <= MOST:
+            # The same plan, but for who makes way of those that are equally old, in one launch.
+            views = (rows.tables[:, :nowhere], rows.owners[:, :no_slot], rows.stamps[:, :no_slot])
+            tables = SlotTables(*views, self._clock, self._kept, self.counts)
+            return Moves(*plan_fetch_(tables, wanted))
         self._clock.add_(1)
         pages = wanted.masked_fill(wanted < 0, nowhere).sort(1).values.long()
         real = pages < nowhere

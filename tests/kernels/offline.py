@@ -23,6 +23,7 @@ from triton.runtime.jit import JITFunction
 from hipcli.kernels.fetch_pages import fetch_pages_, write_pages_
 from hipcli.kernels.merge_partials import merge_partials
 from hipcli.kernels.page_index import new_page_index, update_page_index_
+from hipcli.kernels.plan_fetch import plan_fetch_
 from hipcli.kernels.quantise_pages import quantise_pages_
 from hipcli.kernels.rope import rope as apply_rope
 from hipcli.kernels.score_blocks import score_blocks
@@ -32,7 +33,14 @@ from hipcli.kernels.select_step import select_step_
 from hipcli.kernels.shard_attention import shard_attention
 from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.sparse_prefill import sparse_prefill
-from hipcli.kernels.types import HostPages, PagedKV, RopeTables, SelectionSizes, SparsePlan
+from hipcli.kernels.types import (
+    HostPages,
+    PagedKV,
+    RopeTables,
+    SelectionSizes,
+    SlotTables,
+    SparsePlan,
+)
 from hipcli.kernels.vote import vote
 
 META = torch.device("meta")
@@ -193,6 +201,15 @@ def run_fetch_pages(fp8: bool, own: bool) -> None:
     write_pages_(kv, host, integers(128), backend="triton")
 
 
+def run_plan_fetch() -> None:
+    """One launch."""
+    tables = SlotTables(
+        integers(8, PAGES), integers(8, 960), integers(8, 960), integers(1), integers(2),
+        empty(2, dtype=torch.int64),
+    )  # fmt: skip
+    plan_fetch_(tables, integers(8, 256), backend="triton")
+
+
 CASES: dict[str, Callable[[], None]] = {
     "rope": run_rope,
     "page_index": run_page_index,
@@ -222,6 +239,7 @@ CASES: dict[str, Callable[[], None]] = {
     "fp8 vote": lambda: run_vote(fp8=True),
     "fetch_pages": lambda: run_fetch_pages(fp8=False, own=False),
     "fp8 fetch_pages": lambda: run_fetch_pages(fp8=True, own=True),
+    "plan_fetch": run_plan_fetch,
     "own tables quantise_pages": lambda: run_quantise_pages(own=True),
     "own tables select_step_decode": lambda: run_select_step(1, fp8=True, own=True),
     "own tables select_step_prefill": lambda: run_select_step(8192, fp8=True, own=True),

@@ -67,6 +67,7 @@ def test_no_kernel_is_forgotten(compiled):
         "_vote",
         "_fetch",
         "_write",
+        "_plan",
     }
 
 
