@@ -125,11 +125,11 @@ class Answerer:
                 logits = self._ask(question[head:], again, tail)
             if self.mode == "dense" or not self.method.follows_votes:
                 return logits, self.passes.answer(self.method)
-            return logits, self.passes.answer(self.method, self._voted(ballot))
+            return logits, self._voted_pass(ballot)
         if self.mode == "reread":
             return self._reread(question)
         self.store.rewind(tail)
-        answering = self.passes.answer(self.method, self._voted(ballot))
+        answering = self._voted_pass(ballot)
         return self._run(question[head:], answering, tail.length), answering
 
     def _ballot(self, context_tokens: int, words: tuple[int, int]) -> Ballot:
@@ -142,9 +142,12 @@ class Answerer:
             head_weights=self.head_weights,
         )
 
-    def _voted(self, ballot: Ballot) -> torch.Tensor:
-        """The pages that won, int64 ascending, where the store is."""
-        return ballot.pages(*self.request.votable, self.budget_tokens).to(self.store.device)
+    def _voted_pass(self, ballot: Ballot) -> AnswerPass:
+        """Attends the pages that won, which stand between the context and the question."""
+        pages = ballot.pages(*self.request.votable, self.budget_tokens).to(self.store.device)
+        end_page = ballot.context_tokens // PAGE_TOKENS
+        answering: AnswerPass = self.passes.answer(self.method, pages, end_page)
+        return answering
 
     def _ask(self, ids: torch.Tensor, ballot: Ballot, before: Tail) -> torch.Tensor:
         """Run tokens of a question behind what `before` ends with; logits of the next token."""

@@ -18,6 +18,7 @@ from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import no_blocks
 from hipcli.engine.passes import AnswerPass
+from hipcli.engine.passes.given import GivenBlocks
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.types import SparsePlan
@@ -117,21 +118,20 @@ class DecodePass:
         self.selects = answer.pages is None and method.token_blocks > 0
         self._pages: list[torch.Tensor] = []
         self._blocks: list[torch.Tensor] = []
-        self._shared: torch.Tensor | None = None
-        if answer.pages is not None:
-            first = method.geometry.sink_tokens // PAGE_TOKENS
-            self._given = answer.pages[answer.pages >= first].to(store.device, torch.int32)
-            self._shared = _no_plan(num_kv_heads, len(self._given), store)
+        self._given: GivenBlocks | None = None
+        if answer.given is not None:
+            geometry = method.geometry
+            start = geometry.first_window_start(store.length)
+            self._given = GivenBlocks(answer.given, start, geometry.sink_tokens, num_kv_heads)
         elif self.selects:
             for _ in range(store.layout.num_layers):
                 self._pages.append(_no_plan(num_kv_heads, method.token_pages, store))
                 self._blocks.append(_no_plan(num_kv_heads, method.token_blocks, store))
 
     def begin(self, step: DecodeStep) -> None:
-        """Leave out given pages that the window covers; they are the last ones."""
-        if self._shared is not None:
-            inside = self._given < step.window_starts // PAGE_TOKENS
-            self._shared.copy_(self._given.masked_fill(~inside, -1))
+        """Arrange given pages for the window at hand."""
+        if self._given is not None:
+            self._given.begin(step.window_starts)
 
     def attend(self, layer: int, q: torch.Tensor, step: DecodeStep) -> torch.Tensor:
         """See `LayerAttention.attend`; q has one token."""
@@ -144,7 +144,7 @@ class DecodePass:
             self._blocks[layer].copy_(chosen)
         plan = SparsePlan(
             self._layer_blocks(layer, step),
-            step.window_starts,
+            step.window_starts if self._given is None else self._given.near_starts,
             1,
             self.answer.block_size_k,
             method.geometry.sink_tokens,
@@ -161,8 +161,8 @@ class DecodePass:
         )[0]
 
     def _layer_blocks(self, layer: int, step: DecodeStep) -> torch.Tensor:
-        if self._shared is not None:
-            return self._shared
+        if self._given is not None:
+            return self._given.blocks
         return self._blocks[layer] if self.selects else no_blocks(1, step)
 
 

@@ -189,9 +189,10 @@ class Ballot:
         return dict(zip(pages, found.tolist(), strict=True))
 
     def pages(self, first_token: int, end_token: int, budget_tokens: int) -> torch.Tensor:
-        """The winning pages, each with its right neighbour, int64 ascending, as the store counts.
+        """The winning pages, each with its right neighbour, int64 [n], as the store counts them.
 
-        A passage that starts near the end of a page goes on in the next one.
+        A passage that starts near the end of a page goes on in the next one. Neighbours stand side
+        by side in the order of the text, and those with the best page last.
 
         Args:
             first_token, end_token: where what may be chosen begins and ends.
@@ -208,7 +209,7 @@ class Ballot:
                     chosen[candidate] = None
             if len(chosen) >= limit:
                 break
-        pages = torch.tensor(sorted(chosen), dtype=torch.long)
+        pages = torch.tensor(_best_last(list(chosen)), dtype=torch.long)
         if self.kept_pages is None:
             return pages
         return torch.searchsorted(torch.from_numpy(self.kept_pages), pages)
@@ -228,6 +229,19 @@ class Ballot:
             )
             for page in order
         )
+
+
+def _best_last(pages: list[int]) -> list[int]:
+    """Runs of neighbours among pages given best first, the run of the best page last."""
+    place = {page: number for number, page in enumerate(pages)}
+    runs: list[list[int]] = []
+    for page in sorted(pages):
+        if runs and runs[-1][-1] == page - 1:
+            runs[-1].append(page)
+        else:
+            runs.append([page])
+    runs.sort(key=lambda run: min(place[page] for page in run), reverse=True)
+    return [page for run in runs for page in run]
 
 
 def head_votes(

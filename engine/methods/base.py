@@ -36,6 +36,11 @@ class Geometry:
             return 0
         return start
 
+    def first_window_start(self, position: int) -> int:
+        """`window_start` of the first query from `position` on that does not attend everything."""
+        page = -(-max(self.dense_tokens, self.sink_tokens + self.window_tokens + 1) // PAGE_TOKENS)
+        return self.window_start(max(position, page * PAGE_TOKENS))
+
     def window_starts(self, start: int, end: int) -> list[int]:
         """Window starts of the query blocks that hold positions [start, end)."""
         first, last = start // PAGE_TOKENS, -(-end // PAGE_TOKENS)
