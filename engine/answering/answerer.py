@@ -22,7 +22,7 @@ from hipcli.engine.answering.drafting import Drafter, draft_tokens, evidence_tex
 from hipcli.engine.answering.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
 from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.answering.vote import Ballot
-from hipcli.engine.answering.word_match import Spelling, coverage
+from hipcli.engine.answering.word_match import Reader, Spelling, coverage
 from hipcli.engine.events import Evidence, Progress
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import LayerAttention, StepInput
@@ -58,6 +58,7 @@ class Answerer:
         separator_ids: put between passages that are not neighbours when they are reread.
         stop_ids: tokens that end an answer.
         words: the words of the question, each with its spellings in tokens.
+        reader: reads the passages of a round for words that lead on; None lets the heads alone.
         head_weights: what the vote of each head counts, as in `Ballot`.
         passes: makers of the passes that look at `store`.
 
@@ -77,6 +78,7 @@ class Answerer:
     separator_ids: list[int]
     stop_ids: frozenset[int]
     words: Sequence[tuple[Spelling, ...]] = ()
+    reader: Reader | None = None
     head_weights: torch.Tensor | None = None
     passes: Passes = field(default_factory=Passes)
     mode: str = ""
@@ -161,8 +163,10 @@ class Answerer:
         ids, last, used = self.request.context_ids, ballot, set[int]()
         first, end = self.request.votable
         for _ in range(1, self.request.rounds):
-            order = [page for page in last.ranking(first, end) if page not in used]
-            pages = sorted(order[:ROUND_PAGES])
+            order = [page for page in last.order(first, end) if page not in used]
+            named = [page for page in last.by_words(first, end) if page not in used]
+            # What has the question's rare words may be overlooked by the heads.
+            pages = sorted([*dict.fromkeys((*order[:1], *named[:1], *order))][:ROUND_PAGES])
             if not pages:
                 return
             used.update(pages)
@@ -172,7 +176,10 @@ class Answerer:
             ]
             tokens = np.concatenate([ids[start:stop] for start, stop in borders])
             last = self._ballot(ballot.context_tokens, (0, len(tokens)))
-            last.excluded = sorted(used)
+            last.passages, last.excluded = pages, sorted(used)
+            if self.reader is not None:
+                leading = self.reader.leading_words(ids, last.excluded, (first, end))
+                last.coverage = coverage(ids, leading) if leading else None
             last.asked = (len(tokens) + ballot.own_words[0], len(tokens) + ballot.own_words[1])
             passages = torch.from_numpy(tokens.astype(np.int64))
             self._ask(torch.cat((passages, question)), last, before)
