@@ -27,8 +27,8 @@ MAX_WORDS = 64
 
 # A sentence that goes on beyond its page is read so far.
 SENTENCE_TOKENS = 24
-# Its words lead on if it has so much of what the question's words weigh together.
-LEADING_PART = 0.25
+# Its words lead on if what it has of the question weighs so much of the rarest word there is.
+LEADING_PART = 0.5
 
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+")
@@ -122,11 +122,12 @@ class Reader:
         """
         asked = dict.fromkeys(word.lower() for word in _WORD.findall(self.question))
         found = spellings(self.question, self.encode)
-        weights = {
-            word: _idf(_present(context_ids, spelling))
-            for word, spelling in zip(asked, found, strict=False)
-        }
-        best, weight = "", LEADING_PART * sum(weights.values())
+        weights: dict[str, float] = {}
+        for word, spelling in zip(asked, found, strict=False):
+            present = _present(context_ids, spelling)
+            if present.any():
+                weights[word] = _idf(present)
+        best, weight = "", LEADING_PART * max(weights.values(), default=0.0)
         for sentence in self._sentences(context_ids, pages, span):
             words = {word.lower() for word in _WORD.findall(sentence)}
             held = sum(weights[word] for word in words if word in weights)
