@@ -27,8 +27,9 @@ MAX_WORDS = 64
 
 # A sentence that goes on beyond its page is read so far.
 SENTENCE_TOKENS = 24
-# Its words lead on if what it has of the question weighs so much of the rarest word there is.
-LEADING_PART = 0.5
+# Its words lead on if the rarest word of the question that it has weighs so much of the rarest one
+# that the context has.
+LEADING_PART = 0.8
 
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+")
@@ -127,12 +128,13 @@ class Reader:
             present = _present(context_ids, spelling)
             if present.any():
                 weights[word] = _idf(present)
-        best, weight = "", LEADING_PART * max(weights.values(), default=0.0)
+        best, most = "", (LEADING_PART * max(weights.values(), default=0.0), 0.0)
         for sentence in self._sentences(context_ids, pages, span):
             words = {word.lower() for word in _WORD.findall(sentence)}
-            held = sum(weights[word] for word in words if word in weights)
-            if held > weight:
-                best, weight = sentence, held
+            held = [weights[word] for word in words if word in weights]
+            # One rare word says more than several common ones.
+            if held and (max(held), sum(held)) > most:
+                best, most = sentence, (max(held), sum(held))
         others = [word for word in _WORD.findall(best) if word.lower() not in asked]
         return spellings(" ".join(others), self.encode)
 
