@@ -14,6 +14,7 @@ from hipcli.engine.errors import DoesNotFitError, UsageError
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Schedule
+from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
@@ -26,6 +27,7 @@ from tests.engine.test_method_laws import SPARSE
 from tests.engine.test_sessions import CHUNK, IDENTITY, answer, request
 from tests.engine.tiers import TieredRunner
 from tests.engine.tiny import prefill_logits, random_ids, tiny_hip, tiny_model
+from tests.gpu.wide import wide_model
 
 METHODS = {name: SPARSE[name] for name in ("hip", "quest", "window")} | {"dense": DenseMethod}
 LENGTH = 900
@@ -211,3 +213,26 @@ def test_layers_take_turns() -> None:
             assert phase.layers[layer] == ("pages", "keep", "blocks", "keep")[turn]
     assert len({phase.name for phase in steps}) == 4
     assert HipMethod().schedule().page_steps == 16
+
+
+def test_triton_in_its_interpreter() -> None:
+    """The calls of the GPU kernels: tables of each KV head, slabs by their addresses."""
+    config = HipConfig(
+        sink_tokens=64,
+        window_tokens=64,
+        budget_tokens=64,
+        prefill_budget_tokens=64,
+        dense_tokens=0,
+        candidate_tokens=64,
+        query_distance_tokens=100,
+    )
+    results = []
+    for slots, backend in ((12, "reference"), (7, "triton")):
+        method = HipMethod(config)
+        runner = TieredRunner(wide_model(torch.float32, layers=1), slots, backend=backend)
+        store, logits = after_prompt(runner, method, 500, 510)
+        answering, sampler = AnswerPass(method), Sampler(0, 0)
+        results.append((logits, list(generate(runner, store, answering, sampler, logits, 4))))
+    assert store.traffic.missed_pages > 0
+    torch.testing.assert_close(results[1][0], results[0][0], rtol=1e-4, atol=1e-4)
+    assert results[1][1] == results[0][1]
