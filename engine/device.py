@@ -76,7 +76,11 @@ def activation_bytes(model_config: Any, itemsize: int) -> int:
 
 
 def chunk_tokens(
-    layout: KVLayout, model_config: Any, capacity_tokens: int, device: torch.device
+    layout: KVLayout,
+    model_config: Any,
+    capacity_tokens: int,
+    device: torch.device,
+    kv_bytes: int | None = None,
 ) -> int:
     """Tokens of a document that pass through the model at once.
 
@@ -85,13 +89,16 @@ def chunk_tokens(
         model_config: the model's.
         capacity_tokens: context, question and answer, whose KV is not allocated yet.
         device: where the model is.
+        kv_bytes: what of the KV the device takes, where that is not all.
 
     Returns:
         A multiple of the page size.
     """
     if device.type != "cuda":
         return CPU_CHUNK_TOKENS
-    room = free_bytes(device) - layout.num_bytes(capacity_tokens)
+    if kv_bytes is None:
+        kv_bytes = layout.num_bytes(capacity_tokens)
+    room = free_bytes(device) - kv_bytes
     per_token = activation_bytes(model_config, layout.dtype.itemsize)
     chunk = GPU_CHUNK_TOKENS
     while chunk > GPU_MIN_CHUNK_TOKENS and chunk * per_token > room:

@@ -19,7 +19,7 @@ from hipcli.engine.answering.passages import ROUND_PAGES, SEPARATOR
 from hipcli.engine.answering.word_match import Reader, spellings
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import DoesNotFitError
-from hipcli.engine.events import Event, Notice, Phase, Token
+from hipcli.engine.events import Detail, Event, Notice, Phase, Token
 from hipcli.engine.methods import make_config
 from hipcli.engine.models import ModelFolder, resolve
 from hipcli.engine.models.heads import FoundHeads, HeadWeights, find_heads
@@ -167,6 +167,8 @@ class Engine:
             for request in requests:
                 self._check_fit(request)
             spare_tokens = max(_spare_tokens(request) for request in requests)
+            if plan := self._loaded.plan(longest):
+                yield Detail(plan.describe(self._loaded.runner.layout))
             yield from self._answer_each(requests, spare_tokens, started, loaded_at - started)
 
     def _answer_each(
@@ -226,8 +228,9 @@ class Engine:
             "decode_s": ended - first_at,
             "total_s": ended - started,
         }
-        from hipcli.engine.reporting import result_of
+        from hipcli.engine.reporting import result_of, tiers_told
 
+        yield from tiers_told(answerer.store)
         told = ("".join(pieces), count)
         yield result_of(request, context, answerer, told, timings)
 

@@ -1,6 +1,7 @@
 """What the engine says while it works: one generator of these events per request.
 
-Order: any number of `Phase`, `Progress` and `Notice`; then `Token`s; last one `Result`.
+Order: any number of `Phase`, `Progress`, `Notice` and `Detail`; then `Token`s, maybe a
+`Detail`; last one `Result`.
 No event holds a tensor, so any front end can print or serialise them.
 """
 
@@ -38,6 +39,13 @@ class Notice:
     """Something the user should know. `code` is stable, `message` is for people."""
 
     code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """Something that only who asked for more wants to know (`-v`)."""
+
     message: str
 
 
@@ -100,4 +108,4 @@ class Result:
     memory: dict[str, int] = field(default_factory=dict)
 
 
-Event = Phase | Progress | Notice | Token | Result
+Event = Phase | Progress | Notice | Detail | Token | Result

@@ -17,7 +17,10 @@ from hipcli.engine.models import ModelFolder, config_digest, load
 from hipcli.engine.models.gates import gates_digest, load_gates
 from hipcli.engine.models.heads import HeadWeights
 from hipcli.engine.models.loading import pick_device
+from hipcli.engine.reading.tiering import Tiering
+from hipcli.engine.store.layout import PAGE_TOKENS
 from hipcli.engine.store.limits import HostLimit
+from hipcli.engine.store.tiers import TierPlan, device_bytes
 from hipcli.engine.threads import most_threads
 from hipcli.engine.tokenizer import Tokenizer
 
@@ -35,6 +38,7 @@ class LoadedEngine:
         dtype: of weights and KV, by name.
         device: where they are, by name.
         vote_distance_tokens: distance between query and keys while voting.
+        tiering: what of a context a GPU holds; None on a CPU.
     """
 
     runner: Runner
@@ -44,6 +48,7 @@ class LoadedEngine:
     dtype: str
     device: str
     vote_distance_tokens: int
+    tiering: Tiering | None = None
 
     @classmethod
     def load(
@@ -76,6 +81,7 @@ class LoadedEngine:
         runner = Runner(loaded.model, config.kv_dtype, weights=config.weights, host_limit=limit)
         _check_kernels(runner, folder.name)
         method = _method(config, runner, folder)
+        tiering = _tiering(config, runner, method)
         rope = getattr(loaded.config, "rope_parameters", None) or {}
         identity = {
             "model_name": folder.name,
@@ -91,13 +97,14 @@ class LoadedEngine:
             identity["weights_as"] = config.weights
         # A query this far away is inside the trained window and beyond the reach of local heads.
         distance = min(1024, runner.trained_tokens // 2)
-        return cls(runner, method, identity, folder, loaded.dtype, loaded.device, distance)
+        return cls(runner, method, identity, folder, loaded.dtype, loaded.device, distance, tiering)
 
     def with_method(self, config: EngineConfig) -> "LoadedEngine":
         """The same weights with the method that `config` names."""
         method = _method(config, self.runner, self.folder)
         identity = {**self.identity, "method": _method_record(config, method)}
-        return replace(self, method=method, identity=identity)
+        tiering = _tiering(config, self.runner, method)
+        return replace(self, method=method, identity=identity, tiering=tiering)
 
     def head_weights(self, heads: HeadWeights | None) -> torch.Tensor | None:
         """What the vote of each head counts, fp32 [num_layers, num_heads], where the model is."""
@@ -105,12 +112,39 @@ class LoadedEngine:
             return None
         return torch.tensor(heads.weights, dtype=torch.float32, device=self.runner.device)
 
+    def plan(self, capacity_tokens: int) -> TierPlan | None:
+        """Where the pages of so many tokens lie; None for all where the model is."""
+        if self.tiering is None:
+            return None
+        return self.tiering.plan(self.runner.layout, capacity_tokens)
+
     def chunk_tokens(self, config: EngineConfig, capacity_tokens: int) -> int:
         """Tokens of a document that pass through the model at once."""
         if config.prefill_chunk_tokens:
             return config.prefill_chunk_tokens
-        runner = self.runner
-        return chunk_tokens(runner.layout, runner.model.config, capacity_tokens, runner.device)
+        runner, kv_bytes = self.runner, None
+        most = capacity_tokens
+        plan = self.plan(capacity_tokens)
+        if self.tiering is not None and plan is not None:
+            kv_bytes = device_bytes(runner.layout, plan.capacity_pages, plan.slots)
+            most = self.tiering.chunk_tokens(plan)
+        chunk = chunk_tokens(
+            runner.layout, runner.model.config, capacity_tokens, runner.device, kv_bytes
+        )
+        while chunk > max(most, PAGE_TOKENS) and kv_bytes is not None:
+            chunk //= 2
+        return chunk
+
+
+def _tiering(config: EngineConfig, runner: Runner, method: Method) -> Tiering | None:
+    """Plans the runner's stores from now on."""
+    if runner.device.type != "cuda":
+        return None
+    # Tensors that are tied are there once.
+    sizes = {x.data_ptr(): x.nbytes for x in runner.model.parameters()}
+    tiering = Tiering(config, method, sum(sizes.values()), runner.device)
+    runner.tiers = tiering.plan if method.reads_tiers else None
+    return tiering if method.reads_tiers else None
 
 
 def _method(config: EngineConfig, runner: Runner, folder: ModelFolder) -> Method:

@@ -1,11 +1,28 @@
 """What an answer's `Result` says of how it came about."""
 
+from collections.abc import Iterator
+
 from hipcli.engine.answering.answerer import Answerer
-from hipcli.engine.events import Result
+from hipcli.engine.events import Detail, Event, Notice, Result
 from hipcli.engine.reading.context import Context
 from hipcli.engine.request import AskRequest
 from hipcli.engine.resident import peak_rss_bytes
 from hipcli.engine.store.layout import PAGE_TOKENS
+from hipcli.engine.store.pages import KVStore
+from hipcli.engine.store.tiered_store import TieredStore
+
+
+def tiers_told(store: KVStore) -> Iterator[Event]:
+    """How a store of several tiers fared; nothing of one whose pages are all on the device."""
+    if not isinstance(store, TieredStore):
+        return
+    if store.unpinned:
+        yield Notice(
+            "memory_not_pinned",
+            f"main memory could not be pinned for the GPU ({store.unpinned}): keys and values in"
+            " it are copied by way of the host, which is slower",
+        )
+    yield Detail(store.traffic.describe())
 
 
 def result_of(

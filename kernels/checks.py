@@ -106,10 +106,27 @@ def check_pages(kv: PagedKV, q: torch.Tensor, backend: str) -> None:
     require_dtype("k_pages", k_pages, (q.dtype, torch.float8_e4m3fn))
     require_unit_stride("k_pages", k_pages)
     check_scales("k_scales", kv.k_scales, k_pages, backend)
-    require_shape("page_table", page_table, (None,))
+    check_page_table(page_table, k_pages.shape[1], resolve(backend, q.device))
+    require_power_of_two("page_size (k_pages.shape[2])", k_pages.shape[2])
+
+
+def check_page_table(page_table: torch.Tensor, num_kv_heads: int, backend: str) -> None:
+    """Check a table of all heads [num_pages], or of each KV head [num_kv_heads, num_pages].
+
+    Args:
+        backend: a name of BACKENDS (not "auto").
+    """
+    if page_table.dim() == 2:
+        require_shape("page_table", page_table, (num_kv_heads, None))
+        if backend == "cpu":
+            raise NotImplementedError("the cpu backend reads no page table of each KV head")
+    elif page_table.dim() != 1:
+        raise ValueError(
+            f"page_table: expected shape [num_pages] or [{num_kv_heads} KV heads, num_pages], "
+            f"received {list(page_table.shape)}"
+        )
     require_dtype("page_table", page_table, (torch.int32,))
     require_unit_stride("page_table", page_table)
-    require_power_of_two("page_size (k_pages.shape[2])", k_pages.shape[2])
 
 
 def check_scales(name: str, scales: torch.Tensor | None, pages: torch.Tensor, backend: str) -> None:

@@ -91,6 +91,14 @@ def pages_and_scales(kv: PagedKV) -> tuple[torch.Tensor, ...]:
     return kv.k_pages, kv.v_pages, k_scales, kv.v_pages if kv.v_scales is None else kv.v_scales
 
 
+def head_table(page_table: torch.Tensor) -> tuple[torch.Tensor, int | None]:
+    """A page table for `load_slots`, and the elements from one head's row to the next's.
+
+    None where all heads share the table: what is compiled then knows of no other kind.
+    """
+    return page_table, page_table.stride(0) if page_table.dim() == 2 else None
+
+
 def scale_stride(kv: PagedKV) -> int:
     """Elements from one slot's scales to the next's; those of its heads are neighbours."""
     return 0 if kv.k_scales is None else kv.k_scales.stride(0)
@@ -159,6 +167,32 @@ def rotated_rows(
         total += own * cos[None, :] + other * sin[None, :]
     count = tl.minimum(token_end - token, RUN).to(tl.float32)
     return total / count[:, None]
+
+
+@triton.jit
+def load_slots(page_table, head, page, mask=None):
+    """Slots of logical pages of a KV head, 0 where `mask` is off or its own table has none.
+
+    `page_table` is a `head_table`. Slot 0 exists, so that nothing faults where a caller broke
+    the promise that all pages are here.
+    """
+    table, stride = page_table
+    if stride is not None:
+        table += head.to(tl.int64) * stride
+    slot = tl.load(table + page) if mask is None else tl.load(table + page, mask=mask, other=0)
+    if stride is not None:
+        slot = tl.maximum(slot, 0)
+    return slot
+
+
+@triton.jit
+def has_slot(page_table, head, page, wanted):
+    """Whether one logical page is wanted and has a slot: what has none is not written."""
+    table, stride = page_table
+    if stride is not None:
+        at = table + head.to(tl.int64) * stride + page
+        wanted = wanted & (tl.load(at, mask=wanted, other=-1) >= 0)
+    return wanted
 
 
 @triton.jit

@@ -19,7 +19,10 @@ class PagedKV:
         k_pages: [P, num_kv_heads, page_size, head_dim]; may be a strided view. In the dtype of
             the queries, or float8_e4m3fn with scales.
         v_pages: the same shape and dtype.
-        page_table: int32 [num_pages], logical page -> slot (first dimension of the pages).
+        page_table: int32 [num_pages], logical page -> slot (first dimension of the pages); or
+            [num_kv_heads, num_pages] where each KV head's pages lie in slots of their own, -1 for
+            those that lie nowhere here. An operator must need none of these: references raise,
+            Triton reads slot 0 in their place and writes nothing.
         k_scales: fp32 [P, num_kv_heads] for float8_e4m3fn (key = stored * scale), else None; may
             be a strided view.
         v_scales: the same of the values, with the same strides.
@@ -30,6 +33,25 @@ class PagedKV:
     page_table: torch.Tensor
     k_scales: torch.Tensor | None = None
     v_scales: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostPages:
+    """Pages of one layer in main memory, in slabs of equally many.
+
+    The record of a page is laid out as a slot of `PagedKV` is, with the same strides: keys of all
+    KV heads, values, and behind them the scales of both, where there are any. The records of a
+    slab follow one another.
+
+    Args:
+        bases: int64 [num_slabs], the address of each slab's first record, a multiple of 16; 0 for a
+            slab that is not in main memory. A GPU reads and writes there by itself, so to it the
+            memory must be pinned. Whoever calls keeps it alive.
+        slab_pages: pages of a slab.
+    """
+
+    bases: torch.Tensor
+    slab_pages: int
 
 
 @dataclass(frozen=True, slots=True)

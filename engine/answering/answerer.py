@@ -25,7 +25,7 @@ from hipcli.engine.answering.vote import Ballot
 from hipcli.engine.answering.word_match import Reader, Spelling, coverage
 from hipcli.engine.events import Evidence, Progress
 from hipcli.engine.forward.runner import Runner
-from hipcli.engine.forward.step import LayerAttention, StepInput
+from hipcli.engine.forward.step import PassAttention, StepInput
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.passes import AnswerPass, Passes, PrefillPass
@@ -237,7 +237,7 @@ class Answerer:
         room = PAGE_TOKENS * 4 + request.generation.max_new_tokens
         return prompt + room <= self.runner.trained_tokens
 
-    def _run(self, ids: torch.Tensor, attention: LayerAttention, start: int) -> torch.Tensor:
+    def _run(self, ids: torch.Tensor, attention: PassAttention, start: int) -> torch.Tensor:
         step = StepInput(self.store, self.runner.tables, attention, start)
         return self.runner.logits(ids, step)[-1]
 

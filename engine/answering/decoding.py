@@ -2,26 +2,23 @@
 
 On a CPU: sample, run, repeat. On a GPU everything a step needs lives in device tensors, so a whole
 decode step is one CUDA graph, one graph for each thing a step may do (see `Schedule`); the sampled
-token feeds the next step on the device, and the host reads tokens one step behind.
+token feeds the next step on the device, and the host reads tokens one step behind. In a tiered
+store layers take turns to select anew (`phases.py`), and the host makes room before each new page.
 """
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 
 import torch
 
+from hipcli.engine.answering.decode_pass import DecodePass, DecodeStep, selects
 from hipcli.engine.answering.drafting import Drafter
+from hipcli.engine.answering.phases import Alike, Given, Phase, Phases, Staggered
 from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.answering.speculation import can_draft, generate_drafted
-from hipcli.engine.forward.rope import RopeTables
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
-from hipcli.engine.methods.base import no_blocks
 from hipcli.engine.passes import AnswerPass
-from hipcli.engine.passes.given import GivenBlocks
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
-from hipcli.kernels.sparse_decode import sparse_decode
-from hipcli.kernels.types import SparsePlan
 
 
 def generate(
@@ -51,7 +48,7 @@ def generate(
             runner, store, attention, sampler, logits, max_new_tokens, drafter
         )
         return
-    if store.backend != "cpu" and attention.graphs:
+    if store.backend != "cpu" and attention.graphs and _stays(store, attention, max_new_tokens):
         yield from DeviceDecoder(runner, store, attention).tokens(logits, sampler, max_new_tokens)
         return
     for count in range(1, max_new_tokens + 1):
@@ -62,110 +59,6 @@ def generate(
             logits = runner.logits(torch.tensor([token]), step)[-1]
 
 
-@dataclass(slots=True)
-class DecodeStep:
-    """State of one decode step, in tensors whose addresses never change; a `StepInput` otherwise.
-
-    Args:
-        store: keys and values.
-        tables: the model's RoPE tables.
-        attention: the `DecodePass`.
-        position: int64 [1], of the step's token.
-        seqlen_k: int32 [1], tokens with it.
-        window_starts: int32 [1], first token of its window.
-        rows: int64 [2 * num_kv_heads], where its keys and values go (`KVStore.rows_of`).
-        softmax_scale: filled in by the model's attention module.
-    """
-
-    store: KVStore
-    tables: RopeTables
-    attention: "DecodePass"
-    position: torch.Tensor
-    seqlen_k: torch.Tensor
-    window_starts: torch.Tensor
-    rows: torch.Tensor
-    softmax_scale: float = 1.0
-
-    def begin(self) -> None:
-        """Derive everything from `position`, on the device."""
-        self.seqlen_k.copy_(self.position + 1)
-        geometry = self.attention.answer.method.geometry
-        self.window_starts.copy_(geometry.window_starts_at(self.position))
-        self.rows.copy_(self.store.rows_of(self.position))
-
-    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Put keys and values of the step's token, [1, num_kv_heads, head_dim], in the store."""
-        self.store.append_at(layer, self.rows, self.seqlen_k, k, v)
-
-
-class DecodePass:
-    """The attention of decode steps: blocks of every layer in buffers that a step may refresh.
-
-    Args:
-        answer: given pages, or the method that selects.
-        store: keys and values.
-        local_tokens: most keys a step attends.
-
-    Attributes:
-        what: what the next step does, as `Schedule.next` says.
-    """
-
-    def __init__(self, answer: AnswerPass, store: KVStore, local_tokens: int) -> None:
-        self.answer = answer
-        self.what = "keep"
-        self._local_tokens = local_tokens
-        method, num_kv_heads = answer.method, store.layout.num_kv_heads
-        self.selects = answer.pages is None and method.token_blocks > 0
-        self._pages: list[torch.Tensor] = []
-        self._blocks: list[torch.Tensor] = []
-        self._given: GivenBlocks | None = None
-        if answer.given is not None:
-            geometry = method.geometry
-            start = geometry.first_window_start(store.length)
-            self._given = GivenBlocks(answer.given, start, geometry.sink_tokens, num_kv_heads)
-        elif self.selects:
-            for _ in range(store.layout.num_layers):
-                self._pages.append(_no_plan(num_kv_heads, method.token_pages, store))
-                self._blocks.append(_no_plan(num_kv_heads, method.token_blocks, store))
-
-    def begin(self, step: DecodeStep) -> None:
-        """Arrange given pages for the window at hand."""
-        if self._given is not None:
-            self._given.begin(step.window_starts)
-
-    def attend(self, layer: int, q: torch.Tensor, step: DecodeStep) -> torch.Tensor:
-        """See `LayerAttention.attend`; q has one token."""
-        store, method = step.store, self.answer.method
-        if self.selects and self.what == "pages":
-            store.summarise(layer, step.seqlen_k, PAGE_TOKENS)
-            self._pages[layer].copy_(method.choose_pages(layer, q, step.window_starts, step))
-        if self.selects and self.what != "keep":
-            chosen = method.choose_blocks(layer, q, self._pages[layer], step)
-            self._blocks[layer].copy_(chosen)
-        plan = SparsePlan(
-            self._layer_blocks(layer, step),
-            step.window_starts if self._given is None else self._given.near_starts,
-            1,
-            self.answer.block_size_k,
-            method.geometry.sink_tokens,
-            self._local_tokens,
-        )
-        return sparse_decode(
-            q,
-            store.kv[layer],
-            plan,
-            step.tables.first(self._local_tokens),
-            step.seqlen_k,
-            step.softmax_scale,
-            backend=store.backend,
-        )[0]
-
-    def _layer_blocks(self, layer: int, step: DecodeStep) -> torch.Tensor:
-        if self._given is not None:
-            return self._given.blocks
-        return self._blocks[layer] if self.selects else no_blocks(1, step)
-
-
 class DeviceDecoder:
     """Runs decode steps on a device.
 
@@ -174,6 +67,7 @@ class DeviceDecoder:
         store: holds the prompt; steps go on at `store.length`.
         attention: which keys the steps attend.
         graphs: capture steps in CUDA graphs; False runs them one launch at a time.
+        staggered: layers take turns to select anew; None for what suits the store.
 
     Attributes:
         logits: fp32 [vocab_size] of the last step.
@@ -181,7 +75,13 @@ class DeviceDecoder:
 
     @torch.inference_mode()
     def __init__(
-        self, runner: Runner, store: KVStore, attention: AnswerPass, *, graphs: bool = True
+        self,
+        runner: Runner,
+        store: KVStore,
+        attention: AnswerPass,
+        *,
+        graphs: bool = True,
+        staggered: bool | None = None,
     ) -> None:
         self._runner = runner
         self._store = store
@@ -190,11 +90,19 @@ class DeviceDecoder:
             self._graphs = {}
         self._seen: set[str] = set()
         self._position = self._summarised = store.length
-        self._schedule = attention.method.schedule()
+        self._first = store.length
+        if staggered is None:
+            staggered = store.tiered and store.fetches_in_graphs
+        self._staggered = staggered and selects(attention)
+        # One step after the other: many graphs may use the same memory.
+        shares = self._graphs is not None and self._staggered
+        self._pool = torch.cuda.graph_pool_handle() if shares else None
+        self._phases = _phases(attention, store, staggered=self._staggered)
         self._geometry = attention.method.geometry
-        local_tokens = _local_tokens(attention, store)
+        # Windows that lag behind are a page longer.
+        local_tokens = _local_tokens(attention, store) + self._staggered * PAGE_TOKENS
         runner.tables.ensure(local_tokens)
-        self._pass = DecodePass(attention, store, local_tokens)
+        self._pass = DecodePass(attention, store, local_tokens, staggered=self._staggered)
         position = torch.full((1,), store.length, dtype=torch.int64, device=store.device)
         self._step = DecodeStep(
             store=store,
@@ -211,8 +119,18 @@ class DeviceDecoder:
 
     @property
     def what(self) -> str:
-        """What the last step did, as `Schedule.next` says."""
-        return self._pass.what
+        """What the last step did: the name of its `Phase`."""
+        return self._pass.phase.name
+
+    @property
+    def attention(self) -> DecodePass:
+        """Of its steps."""
+        return self._pass
+
+    @property
+    def state(self) -> DecodeStep:
+        """Of the next step."""
+        return self._step
 
     @torch.inference_mode()
     def feed(self, token: torch.Tensor) -> None:
@@ -224,21 +142,48 @@ class DeviceDecoder:
         """Run the token fed; `logits` are those of the next one. Does not wait for the device."""
         if self._position >= self._store.capacity_tokens:
             raise ValueError(f"the store is full: {self._store.capacity_tokens} tokens")
+        if self._store.tiered:
+            self._reserve()
         window_start = self._geometry.window_start(self._position)
-        what = self._schedule.next(self._position, window_start) if self._pass.selects else "keep"
-        if what == "pages":
+        phase = self._pass.phase = self._phases.next(self._position, window_start)
+        if phase.name == "pages" and not self._staggered:
             self._catch_up()
-        self._pass.what = what
-        if self._graphs is None or what not in self._seen:
+        if self._graphs is None or not self._ready(phase):
             # The first step of a kind warms up what a capture must not do: compiling, loading.
-            self._seen.add(what)
+            self._seen.add(phase.name)
             self._run()
         else:
-            if what not in self._graphs:
-                self._graphs[what] = self._capture()
-            self._graphs[what].replay()
+            if phase.name not in self._graphs:
+                self._graphs[phase.name] = self._capture()
+            self._graphs[phase.name].replay()
         self._position += 1
         self._store.length = self._position
+        if self._position % PAGE_TOKENS == 0:
+            self._end_page()
+
+    def _ready(self, phase: Phase) -> bool:
+        """A graph can hold the step."""
+        if phase.fetches and self._store.tiered and not self._store.fetches_in_graphs:
+            return False
+        return phase.name in self._seen or phase.warmed_by in self._seen
+
+    def _reserve(self) -> None:
+        """Make room for the page that the step writes to."""
+        if self._position != self._first and self._position % PAGE_TOKENS:
+            return
+        store, geometry = self._store, self._geometry
+        end = min((self._position // PAGE_TOKENS + 1) * PAGE_TOKENS, store.capacity_tokens)
+        lag = max(self._position - self._phases.lag_tokens, self._first)
+        store.reserve(self._position, end, geometry.window_start(lag), geometry.sink_tokens)
+
+    def _end_page(self) -> None:
+        """The last step has filled a page."""
+        store, end = self._store, self._position
+        for layer in range(store.layout.num_layers):
+            if self._staggered:
+                store.summarise(layer, store.seqlen_k(end), PAGE_TOKENS)
+            if store.tiered:
+                store.written_through(layer, end - PAGE_TOKENS, end)
 
     def _catch_up(self) -> None:
         """Summarise what earlier steps left to be summarised, but for the last page."""
@@ -257,7 +202,7 @@ class DeviceDecoder:
 
     def _capture(self) -> "torch.cuda.CUDAGraph":
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
             self._run()
         return graph
 
@@ -308,9 +253,27 @@ class _Mailbox:
         return int(self._slots[slot])
 
 
-def _no_plan(num_kv_heads: int, count: int, store: KVStore) -> torch.Tensor:
-    """A buffer of pages or blocks of one query, none chosen: int32 [1, num_kv_heads, count]."""
-    return torch.full((1, num_kv_heads, count), -1, dtype=torch.int32, device=store.device)
+def _phases(attention: AnswerPass, store: KVStore, *, staggered: bool) -> Phases:
+    """When which layer selects or fetches."""
+    layers = store.layout.num_layers
+    if attention.pages is not None and store.tiered:
+        return Given(layers)
+    if not selects(attention):
+        return Alike(None, layers)
+    schedule = attention.method.schedule()
+    return Staggered(schedule, layers) if staggered else Alike(schedule, layers)
+
+
+def _stays(store: KVStore, attention: AnswerPass, max_new_tokens: int) -> bool:
+    """As long as attention is dense, all that it attends stands on the device."""
+    if not store.tiered:
+        return True
+    geometry = attention.method.geometry
+    near = geometry.sink_tokens + geometry.window_tokens
+    dense = max(geometry.dense_tokens, near) + 2 * PAGE_TOKENS
+    start, end = store.length, min(store.length + max_new_tokens, dense)
+    dense_now = geometry.window_start(start) == 0
+    return not dense_now or geometry.kept_from(start, end, store.device_pages) == 0
 
 
 def _local_tokens(attention: AnswerPass, store: KVStore) -> int:

@@ -24,8 +24,11 @@ from hipcli.engine.store.pages import KVStore
 
 
 def can_draft(store: KVStore) -> bool:
-    """Tokens can be forgotten: those that joined a quantised page changed the scale of others."""
-    return not store.layout.quantised
+    """Tokens can be forgotten: those that joined a quantised page changed the scale of others.
+
+    A tiered store is left to single steps, which know what to fetch.
+    """
+    return not store.layout.quantised and not store.tiered
 
 
 def generate_drafted(

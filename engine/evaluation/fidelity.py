@@ -19,11 +19,12 @@ from hipcli.engine.engine import Engine
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.evaluation.capture import Recorded, Watch
 from hipcli.engine.forward.runner import Runner
-from hipcli.engine.forward.step import LayerAttention, StepInput
+from hipcli.engine.forward.step import PassAttention, StepInput
 from hipcli.engine.methods import make_method
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
+from hipcli.engine.passes.tiers import check_method
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, Tail
 
 # Tokens whose logits are held at once; a multiple of the page size.
@@ -85,7 +86,7 @@ class _Reader:
     name: str
     method: Method
     store: KVStore
-    attention: LayerAttention
+    attention: PassAttention
     watch: Watch | None = None
     tail: Tail | None = None
     every: Distance = field(default_factory=Distance)
@@ -96,7 +97,9 @@ class _Reader:
     def of(cls, name: str, method: Method, runner: Runner, tokens: int) -> "_Reader":
         recorded: Any = Recorded(method)
         watch = Watch(recorded, PrefillPass(recorded))
-        return cls(name, method, runner.new_store(tokens), watch, watch)
+        store = runner.new_store(tokens)
+        check_method(method, store)
+        return cls(name, method, store, watch, watch)
 
     def logits(self, runner: Runner, ids: torch.Tensor, start: int) -> torch.Tensor:
         """Log-softmax fp32 [n, vocab_size] of the next tokens [start, start + n)."""

@@ -7,6 +7,7 @@ The state of a pass travels as the keyword argument `hip_step`; there is no glob
 """
 
 import contextlib
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,12 @@ from hipcli.engine.forward.step import KeysWritten, StepInput
 from hipcli.engine.models.decoder import Decoder
 from hipcli.engine.store.limits import HostLimit
 from hipcli.engine.store.pages import KVLayout, KVStore
+from hipcli.engine.store.tiered_store import TieredStore
+from hipcli.engine.store.tiers import TierPlan
 from hipcli.kernels.backends import resolve
 
 if TYPE_CHECKING:
-    from hipcli.engine.answering.decoding import DecodeStep
+    from hipcli.engine.answering.decode_pass import DecodeStep
 
 
 def _attention(
@@ -66,6 +69,10 @@ class Runner:
         backend: of the kernels, or "auto" for the one of the model's device.
         weights: how they are kept on a CPU, a name in `config.WEIGHT_FORMS`.
         host_limit: of the process's memory where the model runs on a CPU, or None.
+
+    Attributes:
+        tiers: says where the pages of a store of so many tokens lie, None for all on the device;
+            without it all are.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class Runner:
         config = model.config
         self.model = model
         self.host_limit = host_limit
+        self.tiers: Callable[[KVLayout, int], TierPlan | None] | None = None
         self.device = next(model.parameters()).device
         self.dtype = next(model.parameters()).dtype
         self.backend = resolve(backend, self.device)
@@ -120,6 +128,9 @@ class Runner:
 
     def new_store(self, capacity_tokens: int) -> KVStore:
         """An empty store where the model is. Raises DoesNotFitError if there is no room."""
+        plan = None if self.tiers is None else self.tiers(self.layout, capacity_tokens)
+        if plan is not None:
+            return TieredStore(self.layout, capacity_tokens, plan, self.backend, self.device)
         check_kv_fits(self.layout, capacity_tokens, self.device)
         return KVStore(self.layout, capacity_tokens, self.backend, self.device, self.host_limit)
 
@@ -132,6 +143,8 @@ class Runner:
             step: state of the pass; `step.store.length` advances by T.
         """
         step.keys_only = True
+        if step.store.tiered:
+            step.reserve(ids.shape[0])
         with contextlib.suppress(KeysWritten):
             if self._arranged is not None:
                 self._arranged.hidden(ids, step)
@@ -147,6 +160,8 @@ class Runner:
     @torch.inference_mode()
     def logits(self, ids: torch.Tensor, step: StepInput, *, keep: int = 1) -> torch.Tensor:
         """Run tokens and return the logits of the last `keep` of them: fp32 [keep, vocab_size]."""
+        if step.store.tiered:
+            step.reserve(ids.shape[0])
         if self._arranged is not None:
             logits = self._arranged.logits(self._arranged.hidden(ids, step)[-keep:])
         else:

@@ -1,7 +1,7 @@
 """What one forward pass needs to know, handed through the model to the attention of each layer."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -45,6 +45,14 @@ class LayerAttention(Protocol):
         """
 
 
+class PassAttention(LayerAttention, Protocol):
+    """The attention of one pass of tokens."""
+
+    @property
+    def method(self) -> Any:
+        """Whose sinks and window the queries attend, a `Method`."""
+
+
 @dataclass(slots=True)
 class StepInput:
     """State of one forward pass.
@@ -60,20 +68,35 @@ class StepInput:
             the layer that is attended.
         joined: queries, keys and values of that layer in one tensor, [T, all heads, head_dim],
             where they are computed so. Whoever attends with it may overwrite it.
+        kept_from: of a tiered store, first token that stands on the device without being fetched,
+            besides the sinks; 0 for all of them.
     """
 
     store: KVStore
     tables: RopeTables
-    attention: LayerAttention
+    attention: PassAttention
     start: int
     softmax_scale: float = 1.0
     keys_only: bool = False
     written: tuple[torch.Tensor, torch.Tensor] | None = None
     joined: torch.Tensor | None = None
+    kept_from: int = 0
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for the keys and values of the pass in a tiered store."""
+        geometry, end = self.attention.method.geometry, self.start + tokens
+        self.kept_from = geometry.kept_from(self.start, end, self.store.device_pages)
+        self.store.reserve(self.start, end, self.kept_from, geometry.sink_tokens)
+
+    @property
+    def fetches(self) -> bool:
+        """What is attended has to be fetched first."""
+        return self.store.tiered and self.kept_from > 0
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store the keys and values of this pass's tokens, [T, num_kv_heads, head_dim]."""
         self.store.append(layer, self.start, k, v)
+        self.store.written_through(layer, self.start, self.start + len(k))
         self.written = (k, v)
 
     def append_joined(self, layer: int, joined: torch.Tensor) -> None:
@@ -84,6 +107,7 @@ class StepInput:
             store.append_within_page(layer, self.start, few)
         else:
             store.append(layer, self.start, few[:, 0], few[:, 1])
+            store.written_through(layer, self.start, self.start + len(few))
         self.joined = joined
 
     def end_where_written(self, layer: int) -> None:

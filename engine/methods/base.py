@@ -13,6 +13,9 @@ import torch
 from hipcli.engine.forward.step import LayerAttention, Step, StepInput
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 
+# Slots of a tiered store that nobody counts on: pages come to stand in them while others go.
+SPARE_PAGES = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -40,6 +43,17 @@ class Geometry:
         """`window_start` of the first query from `position` on that does not attend everything."""
         page = -(-max(self.dense_tokens, self.sink_tokens + self.window_tokens + 1) // PAGE_TOKENS)
         return self.window_start(max(position, page * PAGE_TOKENS))
+
+    def kept_from(self, start: int, end: int, device_pages: int) -> int:
+        """First token that a pass over [start, end) finds on the device without fetching it.
+
+        Its windows; where attention is dense everything, as long as so many pages are there with
+        some to spare. Where they are not, dense attention goes piece by piece.
+        """
+        window_start = self.window_start(start)
+        if window_start or -(-end // PAGE_TOKENS) + SPARE_PAGES <= device_pages:
+            return window_start
+        return max(0, start // PAGE_TOKENS * PAGE_TOKENS - self.window_tokens)
 
     def window_starts(self, start: int, end: int) -> list[int]:
         """Window starts of the query blocks that hold positions [start, end)."""
@@ -131,6 +145,7 @@ class Method(Protocol):
         follows_votes: tokens of an answer attend the pages voted for, if there was a vote.
         decode_graphs: its selection is nothing but operators that a CUDA graph can hold.
         reads_fp8: it attends keys and values in fp8.
+        reads_tiers: what it attends is fetched for it, so not all of a context need be on a device.
         own_attention: for a method that attends by itself instead of naming blocks.
     """
 
@@ -143,6 +158,7 @@ class Method(Protocol):
     follows_votes: bool
     decode_graphs: bool
     reads_fp8: bool
+    reads_tiers: bool
 
     @property
     def own_attention(self) -> OwnAttention | None:
@@ -253,6 +269,7 @@ class Kernels:
     follows_votes = False
     decode_graphs = True
     reads_fp8 = True
+    reads_tiers = True
 
     @property
     def own_attention(self) -> OwnAttention | None:
@@ -318,3 +335,4 @@ class Own(Unselective):
     block_size_k = PAGE_TOKENS
     decode_graphs = False
     reads_fp8 = False
+    reads_tiers = False

@@ -170,6 +170,8 @@ class HipMethod(Kernels):
             backend=store.backend,
         )
         store.check_keys(layer, pages)
+        if step.fetches:
+            store.fetch(layer, pages)
         blocks = best_blocks(
             q,
             store.kv[layer],
@@ -197,5 +199,7 @@ class HipMethod(Kernels):
             starts = step.store.filled(window_start)
             cache.pages = self.choose_pages(layer, query, starts, step)
         if what != "keep" and cache.pages is not None:
+            if step.fetches:
+                step.store.fetch(layer, cache.pages)
             cache.blocks = self.choose_blocks(layer, query, cache.pages, step)[0]
         return cache.blocks

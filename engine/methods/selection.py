@@ -236,7 +236,11 @@ def token_scores(
     Returns:
         fp32 [N, num_heads, len(tokens)].
     """
-    kv = step.store.kv[layer]
+    kv, heads = step.store.kv[layer], step.store.layout.num_kv_heads
+    if step.store.tiered:
+        first, last = tokens.start // PAGE_TOKENS, -(-tokens.stop // PAGE_TOKENS)
+        pages = torch.arange(first, last, dtype=torch.int32, device=q.device)
+        step.store.fetch(layer, pages.expand(heads, -1))
     at = torch.arange(tokens.start, tokens.stop, device=q.device)
     keys = gather_tokens(kv.k_pages, kv.page_table, at, kv.k_scales)
     return key_scores(q, keys, step, distance_tokens)

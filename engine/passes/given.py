@@ -51,6 +51,11 @@ class GivenPages:
         return pages if self.before else pages[pages < window_start // PAGE_TOKENS]
 
 
+def beyond_window(pages: torch.Tensor, window_start: torch.Tensor | int) -> torch.Tensor:
+    """Pages with -1 in place of those of the window, which are on a device anyway."""
+    return pages.masked_fill(pages >= window_start // PAGE_TOKENS, -1)
+
+
 class GivenBlocks:
     """`GivenPages` for steps whose window start is known to the device alone.
 

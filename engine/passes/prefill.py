@@ -1,6 +1,10 @@
-"""Reading a document: its chunks attend what the method selects for blocks of queries."""
+"""Reading a document: its chunks attend what the method selects for blocks of queries.
 
-from dataclasses import dataclass, field
+In a tiered store all blocks of a chunk select first; then as many of them at a time as the device
+has room for fetch what they selected and attend.
+"""
+
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -8,6 +12,8 @@ from hipcli.engine.forward.dense import fused_attention
 from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method, no_blocks
 from hipcli.engine.passes.parts import Part, parts
+from hipcli.engine.passes.pieces import attend_by_pieces
+from hipcli.engine.passes.tiers import fetched, pages_of
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.sparse_prefill import sparse_prefill
 from hipcli.kernels.types import SparsePlan
@@ -39,6 +45,8 @@ class PrefillPass:
         store, geometry = step.store, self.method.geometry
         blocks, sink_tokens, local_tokens = None, 0, part.end
         block_size_k = self.method.prefill_block_size_k
+        if part.dense and step.fetches:
+            return attend_by_pieces(layer, q, step, part.end - q.shape[0])
         if part.dense and store.device.type == "cuda" and q.dtype != torch.float32:
             return fused_attention(layer, q, step, part.end - q.shape[0], part.end)
         if not part.dense:
@@ -56,14 +64,40 @@ class PrefillPass:
             sink_tokens,
             local_tokens,
         )
+        pages = pages_of(plan.block_indices, block_size_k)
+        outs = [
+            self._attend_blocks(layer, q, step, part, plan, some)
+            for some in fetched(step, layer, pages)
+        ]
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def _attend_blocks(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        step: StepInput,
+        part: Part,
+        plan: SparsePlan,
+        some: slice,
+    ) -> torch.Tensor:
+        """Some blocks of a part's queries, after their keys have been fetched."""
+        first, tokens = part.end - q.shape[0], q.shape[0]
+        rows = slice(some.start * PAGE_TOKENS, min(some.stop * PAGE_TOKENS, tokens))
+        if rows.stop - rows.start < tokens:
+            plan = replace(
+                plan,
+                block_indices=plan.block_indices[some],
+                window_starts=plan.window_starts[some],
+            )
         # Rows for the whole chunk beyond the plan's own: on a CPU its windows share their keys.
-        rope = step.tables.first(local_tokens + q.shape[0])
+        rope = step.tables.first(plan.local_tokens + tokens)
+        store = step.store
         return sparse_prefill(
-            q,
+            q[rows],
             store.kv[layer],
             plan,
             rope,
-            store.seqlen_k(part.end),
+            store.seqlen_k(first + rows.stop),
             step.softmax_scale,
             return_lse=False,
             backend=store.backend,

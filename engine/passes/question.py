@@ -14,9 +14,11 @@ from hipcli.engine.methods.selection import (
     voted_pages,
     with_pages,
 )
+from hipcli.engine.passes.tiers import fetched
 from hipcli.engine.passes.tokens import attend_tokens
 from hipcli.engine.store.pages import PAGE_TOKENS, num_pages
 from hipcli.kernels.select_blocks import select_blocks
+from hipcli.kernels.types import PagedKV
 from hipcli.kernels.vote import MAX_TOKENS, vote
 
 
@@ -68,20 +70,10 @@ class QuestionPass:
         store, ballot = step.store, self.ballot
         distance, context = ballot.distance_tokens, ballot.context_tokens
         store.check_keys(layer)
-        rope, length = step.tables.first(distance + 1), store.seqlen_k(context)
-        results = [
-            vote(
-                few,
-                store.kv[layer],
-                length,
-                rope,
-                distance,
-                step.softmax_scale,
-                backend=store.backend,
-            )
-            for few in q.split(MAX_TOKENS)
-        ]
-        page_max, lse = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*results, strict=True))
+        if store.tiered:
+            page_max, lse = _votes_by_pieces(layer, q, step, context, distance)
+        else:
+            page_max, lse = _vote(q, store.kv[layer], store.seqlen_k(context), step, distance)
         page_max = page_max[:, :, : num_pages(context)]
         if ballot.first_page is not None:
             # Heads with nothing to say look at the first tokens: that is no vote for the text
@@ -113,18 +105,46 @@ class QuestionPass:
         shares.index_fill_(2, voted, -torch.inf)
         # The best n blocks lie in the n pages with the best blocks.
         pages = select_blocks(shares, min(num_blocks, shares.shape[2]), backend=store.backend)
-        blocks = best_blocks(
-            q,
-            store.kv[layer],
-            pages,
-            step.tables.first(distance + 1),
-            distance,
-            self.block_size_k,
-            num_blocks,
-            step.softmax_scale,
-            backend=store.backend,
-        )
-        return with_pages(blocks, voted, self.block_size_k)
+        blocks = [
+            best_blocks(
+                q[some],
+                store.kv[layer],
+                pages[some],
+                step.tables.first(distance + 1),
+                distance,
+                self.block_size_k,
+                num_blocks,
+                step.softmax_scale,
+                backend=store.backend,
+            )
+            for some in fetched(step, layer, pages, count=True)
+        ]
+        return with_pages(torch.cat(blocks), voted, self.block_size_k)
+
+
+def _vote(
+    q: torch.Tensor, kv: PagedKV, seqlen_k: torch.Tensor, step: StepInput, distance: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`vote` of any number of tokens."""
+    rope, backend = step.tables.first(distance + 1), step.store.backend
+    results = [
+        vote(few, kv, seqlen_k, rope, distance, step.softmax_scale, backend=backend)
+        for few in q.split(MAX_TOKENS)
+    ]
+    page_max, lse = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*results, strict=True))
+    return page_max, lse
+
+
+def _votes_by_pieces(
+    layer: int, q: torch.Tensor, step: StepInput, context: int, distance: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`_vote` over the first `context` tokens, whose keys pass the device piece by piece."""
+    results = []
+    for first, kv in step.store.key_pieces(layer, 0, num_pages(context)):
+        tokens = min(context - first * PAGE_TOKENS, len(kv.page_table) * PAGE_TOKENS)
+        results.append(_vote(q, kv, step.store.filled(tokens), step, distance))
+    page_max, lse = zip(*results, strict=True)
+    return torch.cat(page_max, -1), torch.stack(lse).logsumexp(0)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method
 from hipcli.engine.passes import PrefillPass
+from hipcli.engine.passes.tiers import check_method
 from hipcli.engine.reading.overflow import overflow
 from hipcli.engine.reading.pace import Pace
 from hipcli.engine.reading.saving import Saved, damaged, not_saved, pruned
@@ -164,7 +165,9 @@ class ContextReader:
     def _new_store(self, context_tokens: int = 0) -> KVStore:
         """For so many tokens of context, or all of them."""
         context_tokens = context_tokens or len(self.request.context_ids)
-        return self.runner.new_store(context_tokens + self.spare_tokens)
+        store = self.runner.new_store(context_tokens + self.spare_tokens)
+        check_method(self.method, store)
+        return store
 
     def _worth(self, store: KVStore) -> list[float]:
         """What each page of a context is worth keeping."""

@@ -14,9 +14,12 @@ from hipcli.engine.models.folders import weight_files
 from hipcli.engine.models.weights import read_header
 from hipcli.engine.resident import resident_bytes
 from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout, num_pages
+from hipcli.engine.store.tiers import device_bytes
 
 if TYPE_CHECKING:
     import torch
+
+    from hipcli.engine.methods.base import Method
 
 # Fewer tokens than this are not worth a context of their own.
 _MIN_TOKENS = 256
@@ -46,21 +49,23 @@ def check_memory(config: EngineConfig, folder: ModelFolder, capacity_tokens: int
 
     dtype = getattr(torch, pick_dtype(config.dtype, device, config.models_dir))
     layout = _layout(folder, dtype, config.kv_dtype == "fp8_e4m3")
-    weights, kv = _weights_bytes(folder, dtype), _needed_bytes(layout, capacity_tokens, on_gpu)
+    page_bytes, fixed, what = _summary_bytes(layout), 0, "the summaries"
+    if on_gpu:
+        page_bytes, fixed, what = _on_gpu(config, layout, capacity_tokens)
+    weights, kv = _weights_bytes(folder, dtype), fixed + num_pages(capacity_tokens) * page_bytes
     if config.weights == "int8" and not on_gpu:
         # Embeddings keep their dtype; norms are nothing beside them.
         weights = weights // dtype.itemsize + _embedding_bytes(folder, dtype)
     if weights + kv <= limit:
         return
     flag = "--gpu-memory" if on_gpu else "--host-memory"
-    room = (limit - weights) // _needed_bytes(layout, PAGE_TOKENS, on_gpu) * PAGE_TOKENS
+    room = (limit - weights - fixed) // page_bytes * PAGE_TOKENS
     ways = [f"raise {flag}"]
     if room >= _MIN_TOKENS:
         ways.append(f"cut the text with --fit middle --context-limit {room}")
     if on_gpu and not layout.quantised:
         ways.append("halve keys and values with --kv-dtype fp8_e4m3")
     ways.append("use a smaller model")
-    what = "keys and values" if on_gpu else "the summaries"
     raise DoesNotFitError(
         f"weights ({_mib(weights)}) and {what} of {capacity_tokens:,} tokens"
         f" ({_mib(kv)}) take {_mib(weights + kv)}; {flag} allows {_mib(limit)}",
@@ -82,11 +87,25 @@ def short_memory(config: EngineConfig, device: str) -> str:
     )
 
 
-def _needed_bytes(layout: KVLayout, num_tokens: int, on_gpu: bool) -> int:
-    """Bytes of what of a context must be in memory: on a CPU its pages may lie on the disk."""
-    if on_gpu:
-        return layout.num_bytes(num_tokens)
-    return layout.num_layers * num_pages(num_tokens) * layout.summary_bytes
+def _summary_bytes(layout: KVLayout) -> int:
+    """Bytes of a page of which only the summary must be in memory: on a CPU the rest is a file."""
+    return layout.num_layers * layout.summary_bytes
+
+
+def _on_gpu(config: EngineConfig, layout: KVLayout, num_tokens: int) -> tuple[int, int, str]:
+    """What a GPU must hold of a context: bytes of each page, bytes besides, and its name."""
+    from hipcli.engine.methods import make_method
+    from hipcli.engine.reading.tiering import least_slots
+
+    method: Method = make_method(config.method, config.method_settings)
+    if method.reads_tiers:
+        least = least_slots(method)
+        pages = num_pages(num_tokens)
+        fixed = device_bytes(layout, 0, least)
+        page_bytes = device_bytes(layout, 1, least) - fixed
+        if fixed + pages * page_bytes < layout.num_bytes(num_tokens):
+            return page_bytes, fixed, "the least of keys and values"
+    return layout.num_bytes(PAGE_TOKENS), 0, "keys and values"
 
 
 def _weights_bytes(folder: ModelFolder, dtype: "torch.dtype") -> int:

@@ -10,11 +10,14 @@ It is a function of the stored keys alone. So nothing is counted while the text 
 interrupted reading loses nothing, and a page taken over from another session needs no history.
 """
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import torch
 
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.paging import dequantise
+from hipcli.kernels.types import PagedKV
 
 # Every second layer is asked: measured, all of them rank needles no better.
 LAYER_STEP = 2
@@ -55,16 +58,14 @@ def _layer_worth(store: KVStore, layer: int, pages: int) -> torch.Tensor:
     step = -(-pages // SAMPLE_PAGES)
     # Head by head: together they would take 50 MiB several times over.
     spreads = []
+    sample = _sample(store, layer, pages, step)
     for head in range(store.layout.num_kv_heads):
-        one = slice(head, head + 1)
-        sample = _keys(store, layer, slice(0, pages, step), one).transpose(0, 1).flatten(1, 2)
-        spreads.append(_spread(sample))
+        spreads.append(_spread(sample(slice(head, head + 1)).transpose(0, 1).flatten(1, 2)))
     mean, whitening = (torch.cat(parts) for parts in zip(*spreads, strict=True))
     found = []
     sums = torch.zeros(len(mean), device=mean.device)
     squares = torch.zeros_like(sums)
-    for first in range(0, pages, PIECE_PAGES):
-        keys = _keys(store, layer, slice(first, min(first + PIECE_PAGES, pages)))
+    for keys in _runs(store, layer, pages):
         store.relieve()
         # [n, num_kv_heads, page_size]: squared distances in units of the spread.
         far = ((keys - mean) @ whitening).square().sum(-1)
@@ -92,9 +93,36 @@ def whitened(covariance: torch.Tensor) -> torch.Tensor:
     return directions * spread.maximum(least).rsqrt().unsqueeze(1)
 
 
-def _keys(store: KVStore, layer: int, which: slice, heads: slice = slice(None)) -> torch.Tensor:
-    """Keys of some pages, all heads or some: fp32 [n, num_kv_heads, page_size, head_dim]."""
-    pages, scales = store.pages[layer][which], store.scales[layer]
-    if scales is not None:
-        pages = dequantise(pages, scales[which], store.layout.dtype)
-    return pages[:, 0, heads].float()
+def _runs(store: KVStore, layer: int, pages: int) -> Iterator[torch.Tensor]:
+    """Keys of the first pages in runs of at most `PIECE_PAGES`, as `_keys` gives them."""
+    if not store.tiered:
+        for low in range(0, pages, PIECE_PAGES):
+            yield _keys(store, store.kv[layer], slice(low, min(low + PIECE_PAGES, pages)))
+        return
+    for first, kv in store.key_pieces(layer, 0, pages):
+        there = min(len(kv.page_table), pages - first)
+        for low in range(0, there, PIECE_PAGES):
+            yield _keys(store, kv, kv.page_table[low : min(low + PIECE_PAGES, there)].long())
+
+
+def _sample(store: KVStore, layer: int, pages: int, step: int) -> Callable[[slice], torch.Tensor]:
+    """Every `step`-th of the first pages; called with the heads it gives their keys."""
+    if not store.tiered:
+        return lambda heads: _keys(store, store.kv[layer], slice(0, pages, step), heads)
+    parts = [
+        # From the piece's first multiple of `step` on.
+        _keys(store, kv, kv.page_table[: pages - first][-first % step :: step].long())
+        for first, kv in store.key_pieces(layer, 0, pages)
+    ]
+    sample = torch.cat(parts)
+    return lambda heads: sample[:, heads]
+
+
+def _keys(
+    store: KVStore, kv: PagedKV, slots: slice | torch.Tensor, heads: slice = slice(None)
+) -> torch.Tensor:
+    """Keys in some slots, all heads or some: fp32 [n, num_kv_heads, page_size, head_dim]."""
+    keys = kv.k_pages[slots][:, heads]
+    if kv.k_scales is not None:
+        keys = dequantise(keys, kv.k_scales[slots][:, heads], store.layout.dtype)
+    return keys.float()

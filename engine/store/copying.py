@@ -24,6 +24,23 @@ def _rows_of(raw: memoryview, count: int) -> np.ndarray:
     return np.frombuffer(raw, np.uint8).reshape(count, -1)
 
 
+def read_whole(fd: int, raw: memoryview, offset: int, name: str) -> None:
+    """Fill all of `raw` from the file. Raises OSError, also where the file ends too early."""
+    done = 0
+    while done < len(raw):
+        count = os.preadv(fd, [raw[done:]], offset + done)
+        if count == 0:
+            raise OSError(f"{name} is shorter than it was")
+        done += count
+
+
+def write_whole(fd: int, raw: memoryview, offset: int) -> None:
+    """Write all of `raw` to the file. Raises OSError."""
+    done = 0
+    while done < len(raw):
+        done += os.pwrite(fd, raw[done:], offset + done)
+
+
 class Copier:
     """Copies rows between tensors on the device and files, through two pinned buffers.
 
@@ -40,6 +57,7 @@ class Copier:
         size = STAGED_PAGES * layout.page_bytes
         self._buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=cuda) for _ in range(2)]
         self._turn = 0
+        self._ready = ready
         self._stream = torch.cuda.Stream(device) if cuda else None
         self._events = [torch.cuda.Event() for _ in range(2)] if cuda else []
         if self._stream is not None and ready is not None:
@@ -65,12 +83,8 @@ class Copier:
                 if self._events:
                     self._events[self._turn ^ 1].synchronize()
                 tensor, raw = self._staged(piece)
-                done, offset = 0, start * (len(raw) // len(piece))
-                while done < len(raw):
-                    count = os.preadv(file.fileno(), [raw[done:]], offset + done)
-                    if count == 0:
-                        raise OSError(f"{path.name} is shorter than it was")
-                    done += count
+                offset = start * (len(raw) // len(piece))
+                read_whole(file.fileno(), raw, offset, path.name)
                 seen(start, _rows_of(raw, len(piece)))
                 if self._stream is None:
                     piece.copy_(tensor)
@@ -108,9 +122,27 @@ class Copier:
         if self._events:
             self._events[turn].synchronize()
         seen(start, _rows_of(raw, count))
-        done, offset = 0, start * (len(raw) // count)
-        while done < len(raw):
-            done += os.pwrite(fd, raw[done:], offset + done)
+        write_whole(fd, raw, start * (len(raw) // count))
+
+    def read_here(self, path: Path, rows: np.ndarray, first: int, seen: Seen) -> None:
+        """Rows of the file from `first` on become uint8 [n, bytes of a row] in main memory."""
+        with open(path, "rb", buffering=0) as file:
+            read_whole(file.fileno(), rows.data.cast("B"), first * rows.shape[1], path.name)
+        seen(first, rows)
+
+    def write_here(self, path: Path, rows: np.ndarray, first: int, seen: Seen) -> None:
+        """uint8 [n, bytes of a row] in main memory become rows of the file from `first` on."""
+        seen(first, rows)
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            write_whole(fd, rows.data.cast("B"), first * rows.shape[1])
+        finally:
+            os.close(fd)
+
+    def wait(self) -> None:
+        """Until what was under way on the device when this began is done."""
+        if self._ready is not None:
+            self._ready.synchronize()
 
     def finish(self) -> None:
         """What was read is visible to the device's current stream."""

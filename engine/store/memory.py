@@ -15,6 +15,7 @@ import torch
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
 from hipcli.engine.store.copying import Copier, Seen
 from hipcli.engine.store.layout import KVLayout
+from hipcli.kernels.types import PagedKV
 
 # Threads that copy between device and files, each some of the layers: checksums would slow down
 # one alone.
@@ -30,6 +31,7 @@ class DeviceMemory:
         layout: shape of a page and of its summary.
         capacity: pages a layer.
         device: where.
+        rows: pages a layer that the device holds, where it holds fewer.
 
     Attributes:
         pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim]; strided where scales
@@ -38,7 +40,9 @@ class DeviceMemory:
         summaries: per layer [num_kv_heads, capacity, 2, head_dim], contiguous.
     """
 
-    def __init__(self, layout: KVLayout, capacity: int, device: torch.device) -> None:
+    def __init__(
+        self, layout: KVLayout, capacity: int, device: torch.device, rows: int | None = None
+    ) -> None:
         self._layout = layout
         self._device = device
         # Zeros: a half-filled page goes to the file whole, and with it whatever memory held.
@@ -49,11 +53,16 @@ class DeviceMemory:
         ]
         # What a file holds of a layer, a row a page.
         self._records = [
-            torch.zeros(capacity, layout.page_bytes, dtype=torch.uint8, device=device)
+            torch.zeros(
+                capacity if rows is None else rows,
+                layout.page_bytes,
+                dtype=torch.uint8,
+                device=device,
+            )
             for _ in range(layout.num_layers)
         ]
-        self.pages = [_contents(records, layout) for records in self._records]
-        self.scales = [_scales(records, layout) for records in self._records]
+        self.pages = [contents(records, layout) for records in self._records]
+        self.scales = [scales_of(records, layout) for records in self._records]
         self._files: LayerFiles = ()
         self._checks: PageChecks | None = None
         self._pending: deque[tuple[int, list[Future[None]]]] = deque()
@@ -155,7 +164,7 @@ class DeviceMemory:
     ) -> None:
         for layer in layers:
             page_file, index_file = self._files[layer]
-            page_seen, index_seen = _per_part(checks.compare_rows, layer)
+            page_seen, index_seen = per_part(checks.compare_rows, layer)
             copier.read(page_file, self._records[layer], *pages, page_seen)
             copier.read(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
         copier.finish()
@@ -165,18 +174,18 @@ class DeviceMemory:
     ) -> None:
         for layer in layers:
             page_file, index_file = self._files[layer]
-            page_seen, index_seen = _per_part(checks.record, layer)
+            page_seen, index_seen = per_part(checks.record, layer)
             copier.write(page_file, self._records[layer], *pages, page_seen)
             copier.write(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
 
 
-def _contents(records: torch.Tensor, layout: KVLayout) -> torch.Tensor:
+def contents(records: torch.Tensor, layout: KVLayout) -> torch.Tensor:
     """Keys and values in records uint8 [capacity, page_bytes]: a view, see `DeviceMemory.pages`."""
     contents = records[:, : layout.content_bytes].view(layout.page_dtype)
     return contents.unflatten(1, layout.page_shape)
 
 
-def _scales(records: torch.Tensor, layout: KVLayout) -> torch.Tensor | None:
+def scales_of(records: torch.Tensor, layout: KVLayout) -> torch.Tensor | None:
     """The scales in records: a view, see `DeviceMemory.scales`."""
     if not layout.quantised:
         return None
@@ -185,7 +194,14 @@ def _scales(records: torch.Tensor, layout: KVLayout) -> torch.Tensor | None:
     return scales.unflatten(1, (2, layout.num_kv_heads))
 
 
-def _per_part(act: Callable[[int, int, int, np.ndarray], None], layer: int) -> tuple[Seen, Seen]:
+def paged_kv(pages: torch.Tensor, scales: torch.Tensor | None, table: torch.Tensor) -> PagedKV:
+    """Keys and values of one layer, as views of both together."""
+    if scales is None:
+        return PagedKV(pages[:, 0], pages[:, 1], table)
+    return PagedKV(pages[:, 0], pages[:, 1], table, scales[:, 0], scales[:, 1])
+
+
+def per_part(act: Callable[[int, int, int, np.ndarray], None], layer: int) -> tuple[Seen, Seen]:
     """`act(part, layer, first, rows)` for rows of a page file, and of an index file."""
 
     def pages(first: int, rows: np.ndarray) -> None:

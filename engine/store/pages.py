@@ -4,6 +4,8 @@ Where the pages lie is the business of a memory: `HostMemory` maps a session's f
 process, `DeviceMemory` keeps them on a GPU and copies to and from the files.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +21,9 @@ from hipcli.engine.store.layout import (
     num_pages,
 )
 from hipcli.engine.store.limits import HostLimit
-from hipcli.engine.store.memory import DeviceMemory
+from hipcli.engine.store.memory import DeviceMemory, paged_kv
 from hipcli.engine.store.tail import Companion, Tail
+from hipcli.engine.store.tiers import Traffic
 from hipcli.kernels.page_index import update_page_index_
 from hipcli.kernels.paging import dequantise
 from hipcli.kernels.quantise_pages import quantise_pages_
@@ -58,6 +61,7 @@ class KVStore:
         index: per layer the summaries of all full pages; asking for those of a layer raises
             DamagedSessionError when they are not what was written.
         length: tokens of which every layer has been written.
+        tiered: pages may have to be fetched before they are attended.
         companion: what the method that reads keeps beside the pages; it makes it.
         kept_pages: of a pruned context which of its pages are here, int64 ascending; None for all.
             They stand side by side: only `Answerer` knows that something is missing.
@@ -77,22 +81,18 @@ class KVStore:
         self.backend = backend
         self.device = torch.device(device)
         self.length = 0
+        self.tiered = False
         self.companion: Companion | None = None
         self.kept_pages: np.ndarray | None = None
         capacity = num_pages(capacity_tokens)
-        self._memory: HostMemory | DeviceMemory
-        if backend == "cpu":
-            self._memory = HostMemory(layout, capacity, self.device, limit)
-        else:
-            self._memory = DeviceMemory(layout, capacity, self.device)
+        self._memory = self._new_memory(capacity)
         self.pages: list[torch.Tensor] = self._memory.pages
-        table = torch.arange(capacity, dtype=torch.int32, device=self.device)
         self.scales = self._memory.scales
         self.kv = [
-            PagedKV(pages[:, 0], pages[:, 1], table)
-            if scales is None
-            else PagedKV(pages[:, 0], pages[:, 1], table, scales[:, 0], scales[:, 1])
-            for pages, scales in zip(self.pages, self.scales, strict=True)
+            paged_kv(pages, scales, table)
+            for pages, scales, table in zip(
+                self.pages, self.scales, self._page_tables(capacity), strict=True
+            )
         ]
         self._index = [
             PageIndex("bounds", summaries, None, PAGE_TOKENS)
@@ -102,6 +102,86 @@ class KVStore:
         self._checks: PageChecks | None = None
         self._seqlen_k = self.filled(0)
         self._seqlen = 0
+
+    def _new_memory(self, capacity: int) -> HostMemory | DeviceMemory:
+        """Where so many pages a layer lie."""
+        if self.backend == "cpu":
+            return HostMemory(self.layout, capacity, self.device, self.limit)
+        return DeviceMemory(self.layout, capacity, self.device)
+
+    def _page_tables(self, capacity: int) -> Sequence[torch.Tensor]:
+        """Per layer int32, where in `pages` each page is: all in order, in one table."""
+        table = torch.arange(capacity, dtype=torch.int32, device=self.device)
+        return [table] * self.layout.num_layers
+
+    @property
+    def device_pages(self) -> int:
+        """Pages a layer that can be attended at once."""
+        return len(self.pages[0])
+
+    @property
+    def room(self) -> int:
+        """Pages per KV head that one `fetch` may ask for besides what `reserve` keeps."""
+        return self.device_pages
+
+    @property
+    def fetches_in_graphs(self) -> bool:
+        """A CUDA graph can hold a `fetch`."""
+        return True
+
+    def reserve(self, start: int, end: int, window_start: int, sink_tokens: int) -> None:
+        """Before a pass appends tokens [start, end): see `TieredStore`. Here all is in place."""
+
+    def fetch(self, layer: int, pages: torch.Tensor) -> None:
+        """Before pages are attended: see `TieredStore`. Here all are in place."""
+
+    def written_through(self, layer: int, start: int, end: int) -> None:
+        """Once a layer has tokens [start, end): see `TieredStore`. Here nothing is to do."""
+
+    def key_pieces(
+        self, layer: int, first_page: int, last_page: int
+    ) -> Iterator[tuple[int, PagedKV]]:
+        """Keys and values of pages [first_page, last_page), in one piece here.
+
+        Yields:
+            the first page, and all from there on under a page table of their own.
+        """
+        kv = self.kv[layer]
+        yield first_page, replace(kv, page_table=kv.page_table[first_page:last_page])
+
+    @property
+    def traffic(self) -> Traffic:
+        """What moved between device, memory and disk."""
+        return Traffic()
+
+    def rows(self, layer: int, which: slice) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Some pages of a layer and their scales, on the device; to be read only.
+
+        Args:
+            layer: which layer.
+            which: pages, one after the other.
+
+        Returns:
+            [n, 2, num_kv_heads, page_size, head_dim], and fp32 [n, 2, num_kv_heads] or None.
+        """
+        scales = self.scales[layer]
+        return self.pages[layer][which], None if scales is None else scales[which]
+
+    def picked(self, layer: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Any pages, int64 [n] ascending on the CPU, as `rows` gives them."""
+        scales, pages = self.scales[layer], pages.to(self.device)
+        return self.pages[layer][pages], None if scales is None else scales[pages]
+
+    def put(self, layer: int, first: int, pages: torch.Tensor, scales: torch.Tensor | None) -> None:
+        """Write whole pages from `first` on, as `picked` gave them."""
+        place, mine = slice(first, first + len(pages)), self.scales[layer]
+        self.pages[layer][place] = pages
+        if mine is not None and scales is not None:
+            mine[place] = scales
+
+    def empty(self, capacity_tokens: int) -> "KVStore":
+        """Another store of this kind, for so many tokens."""
+        return KVStore(self.layout, capacity_tokens, self.backend, self.device, self.limit)
 
     def filled(self, value: int) -> torch.Tensor:
         """int32 [1] on the device, made there: a copy from the host would wait for the device."""
@@ -306,9 +386,9 @@ class KVStore:
 
     def tokens(self, layer: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the keys and values of tokens [0, end): [end, num_kv_heads, head_dim] each."""
-        pages, scales = self.pages[layer][: num_pages(end)], self.scales[layer]
+        pages, scales = self.rows(layer, slice(0, num_pages(end)))
         if scales is not None:
-            pages = dequantise(pages, scales[: num_pages(end)], self.layout.dtype)
+            pages = dequantise(pages, scales, self.layout.dtype)
         # [n, 2, HK, page_size, D] -> [2, n * page_size, HK, D].
         k, v = pages.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :end]
         return k, v

@@ -22,9 +22,9 @@ def kept_copy(
         capacity_tokens: of the new store.
         ready: called with the new store while it is empty.
     """
-    copy = KVStore(store.layout, capacity_tokens, store.backend, store.device, store.limit)
+    copy = store.empty(capacity_tokens)
     ready(copy)
-    index = torch.from_numpy(pages).to(store.device)
+    index = torch.from_numpy(pages)
     with torch.inference_mode():
         for layer in range(store.layout.num_layers):
             _copy_layer(store, copy, layer, index)
@@ -36,14 +36,10 @@ def kept_copy(
 def _copy_layer(store: KVStore, copy: KVStore, layer: int, index: torch.Tensor) -> None:
     store.check_attended(layer, None, 1, 0, 0)
     source, target = store.index[layer].summaries, copy.index[layer].summaries
-    target[:, : len(index)] = source[:, index]
-    scales, new_scales = store.scales[layer], copy.scales[layer]
+    target[:, : len(index)] = source[:, index.to(source.device)]
     for first in range(0, len(index), PIECE_PAGES):
         piece = index[first : first + PIECE_PAGES]
-        place = slice(first, first + len(piece))
-        copy.pages[layer][place] = store.pages[layer][piece]
-        if scales is not None and new_scales is not None:
-            new_scales[place] = scales[piece]
+        copy.put(layer, first, *store.picked(layer, piece))
         # Both stores answer for the same limit.
         store.relieve()
         copy.relieve()

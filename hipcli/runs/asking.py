@@ -9,7 +9,7 @@ from contextlib import suppress
 from hipcli.config.arguments import Asked
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import SessionError, UsageError
-from hipcli.engine.events import Event, Notice, Phase, Progress, Result, Token
+from hipcli.engine.events import Detail, Event, Notice, Phase, Progress, Result, Token
 from hipcli.exit_codes import ExitCode
 from hipcli.runs.following import shown
 from hipcli.runs.inquiry import Inquiry
@@ -93,6 +93,8 @@ class Run:
             self._report.progress(event)
         elif isinstance(event, Phase):
             view.phase(event.name)
+        elif isinstance(event, Detail):
+            self._console.detail(event.message)
         elif isinstance(event, Notice):
             self._warn(warning_row(event.code, event.message))
 

@@ -9,6 +9,7 @@ from ..checks import (
     FLOAT_DTYPES,
     SUMMARIES_PER_PAGE,
     check_index,
+    check_page_table,
     check_scales,
     check_seqlen,
     require_dtype,
@@ -73,7 +74,7 @@ def update_page_index_(
         index: summaries of at least as many pages as the sequence has.
         k_pages: [P, num_kv_heads, page_size, head_dim], keys un-rotated; float8_e4m3fn with
             k_scales.
-        page_table: int32 [num_pages].
+        page_table: int32 [num_pages] or [num_kv_heads, num_pages], see `PagedKV`.
         seqlen_k: int32 [1], tokens in the cache, the new ones included. A tail page is
             summarised over its tokens alone.
         num_new_tokens: how many of the last tokens are new; the whole sequence builds it.
@@ -90,8 +91,7 @@ def update_page_index_(
     require_dtype("k_pages", k_pages, (*FLOAT_DTYPES, torch.float8_e4m3fn))
     require_unit_stride("k_pages", k_pages)
     check_scales("k_scales", k_scales, k_pages, backend)
-    require_shape("page_table", page_table, (None,))
-    require_dtype("page_table", page_table, (torch.int32,))
+    check_page_table(page_table, heads, resolve(backend, k_pages.device))
     check_seqlen(seqlen_k)
     require_positive(num_new_tokens=num_new_tokens)
     require_same_device(

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..triton_common import interpreted, require_launchable
+from ..triton_common import has_slot, head_table, interpreted, load_slots, require_launchable
 from ..types import PageIndex
 
 
@@ -29,8 +29,8 @@ def summarise_page(
     BOUNDS: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """Summarise the tokens before `total` of one logical page of one KV head."""
-    slot = tl.load(page_table + page).to(tl.int64)
+    """Summarise the tokens before `total` of one logical page of one KV head, which has a slot."""
+    slot = load_slots(page_table, head, page).to(tl.int64)
     token = tl.arange(0, PAGE_SIZE)
     channel = tl.arange(0, D_PAD)
     kept = channel < HEAD_DIM
@@ -80,12 +80,13 @@ def _summarise(
 ):
     total = tl.load(seqlen_k)
     page = tl.maximum(total - num_new_tokens, 0) // PAGE_SIZE + tl.program_id(0)
-    if (page * PAGE_SIZE >= total) | (page >= num_pages):
-        return
-    summarise_page(
-        page, tl.program_id(1), k_pages, page_table, total, summaries, scales, k_scales,
-        num_pages, k_strides, k_scale_stride, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS, SCALED,
-    )  # fmt: skip
+    head = tl.program_id(1)
+    wanted = (page * PAGE_SIZE < total) & (page < num_pages)
+    if has_slot(page_table, head, page, wanted):
+        summarise_page(
+            page, head, k_pages, page_table, total, summaries, scales, k_scales, num_pages,
+            k_strides, k_scale_stride, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS, SCALED,
+        )  # fmt: skip
 
 
 def update_page_index_(
@@ -105,7 +106,7 @@ def update_page_index_(
     touched = min(triton.cdiv(num_new_tokens, index.page_size) + 1, num_pages)
     _summarise[(touched, heads)](
         k_pages,
-        page_table,
+        head_table(page_table),
         seqlen_k,
         index.summaries,
         index.scales if index.scales is not None else index.summaries,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ..backends import implementation
+from ..backends import implementation, resolve
 from ..checks import (
     FLOAT_DTYPES,
+    check_page_table,
     check_seqlen,
     check_values,
     require_dtype,
@@ -53,8 +54,7 @@ def quantise_pages_(
     require_unit_stride("k_pages", kv.k_pages)
     require_power_of_two("page_size (k_pages.shape[2])", page_size)
     check_values(kv, backend)
-    require_shape("page_table", kv.page_table, (None,))
-    require_dtype("page_table", kv.page_table, (torch.int32,))
+    check_page_table(kv.page_table, heads, resolve(backend, k.device))
     require_shape("k", k, (None, heads, head_dim))
     require_dtype("k", k, FLOAT_DTYPES)
     require_unit_stride("k", k)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..paging import one_head, slots_of
 from ..types import PagedKV
 
 # e4m3: four bits of exponent, three of mantissa; 448 is 1.75 * 2^8.
@@ -44,8 +45,11 @@ def quantise_pages_(kv: PagedKV, k: torch.Tensor, v: torch.Tensor, seqlen_k: tor
     while start < total:
         page, first = divmod(start, page_size)
         end = min(total, (page + 1) * page_size)
-        slot = int(kv.page_table[page])
         new = slice(start - total + len(k), end - total + len(k))
-        _write_page(kv.k_pages[slot], kv.k_scales[slot], k[new], first)
-        _write_page(kv.v_pages[slot], kv.v_scales[slot], v[new], first)
+        logical = torch.tensor([page], device=k.device)
+        for head in range(kv.k_pages.shape[1]):
+            part, mine = one_head(kv, head), slice(head, head + 1)
+            slot = int(slots_of(part.page_table, logical))
+            _write_page(part.k_pages[slot], part.k_scales[slot], k[new, mine], first)
+            _write_page(part.v_pages[slot], part.v_scales[slot], v[new, mine], first)
         start = end

@@ -10,7 +10,15 @@ import torch
 import triton
 import triton.language as tl
 
-from ..triton_common import least_scale, reciprocal, require_launchable, to_e4m3
+from ..triton_common import (
+    has_slot,
+    head_table,
+    least_scale,
+    load_slots,
+    reciprocal,
+    require_launchable,
+    to_e4m3,
+)
 from ..types import PagedKV
 
 
@@ -71,9 +79,10 @@ def _quantise(
     total = tl.load(seqlen_k)
     start = tl.maximum(total - num_new_tokens, 0)
     page = start // PAGE_SIZE + tl.program_id(0)
-    if (page * PAGE_SIZE >= total) | (page >= num_pages):
+    wanted = (page * PAGE_SIZE < total) & (page < num_pages)
+    if not has_slot(page_table, head, page, wanted):
         return
-    slot = tl.load(page_table + page).to(tl.int64)
+    slot = load_slots(page_table, head, page).to(tl.int64)
     first = tl.maximum(start - page * PAGE_SIZE, 0)
     count = tl.minimum(total, (page + 1) * PAGE_SIZE) - page * PAGE_SIZE - first
     row = (page * PAGE_SIZE + first - start).to(tl.int64)
@@ -100,15 +109,16 @@ def quantise_pages_(kv: PagedKV, k: torch.Tensor, v: torch.Tensor, seqlen_k: tor
     assert kv.k_scales is not None and kv.v_scales is not None
     heads, page_size, head_dim = kv.k_pages.shape[1:]
     # The newest tokens may start in the middle of a page.
-    touched = min(triton.cdiv(len(k) - 1, page_size) + 1, len(kv.page_table))
+    num_pages = kv.page_table.shape[-1]
+    touched = min(triton.cdiv(len(k) - 1, page_size) + 1, num_pages)
     _quantise[(touched, heads, 2)](
         (k, v),
         (kv.k_pages, kv.v_pages),
         (kv.k_scales, kv.v_scales),
-        kv.page_table,
+        head_table(kv.page_table),
         seqlen_k,
         len(k),
-        len(kv.page_table),
+        num_pages,
         k_strides=k.stride(),
         v_strides=v.stride(),
         page_strides=(kv.k_pages.stride(), kv.v_pages.stride()),

@@ -27,9 +27,11 @@ def score_blocks(
         for head in range(num_kv_heads):
             pages = candidate_pages[block, head].long()
             part = one_head(kv, head)
-            keys = gather_pages(part.k_pages, kv.page_table, pages.clamp(min=0), part.k_scales)
+            listed = pages >= 0
+            keys = gather_pages(part.k_pages, part.page_table, pages[listed], part.k_scales)
             logits = rows[head] @ keys.float().flatten(0, 2).transpose(0, 1)
-            scores = logits.amax(0).unflatten(0, (-1, block_size_k)).amax(1)
-            unused = (pages < 0).repeat_interleave(kv.k_pages.shape[2] // block_size_k)
-            out.append(scores.masked_fill(unused, -torch.inf))
+            per_page = kv.k_pages.shape[2] // block_size_k
+            scores = torch.full((len(pages), per_page), -torch.inf, device=q.device)
+            scores[listed] = logits.amax(0).unflatten(0, (-1, per_page, block_size_k)).amax(2)
+            out.append(scores.flatten())
     return torch.stack(out).unflatten(0, (-1, num_kv_heads))

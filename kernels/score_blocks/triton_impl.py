@@ -17,7 +17,9 @@ from ..score_pages.triton_impl import launch_options, padded_rows, pooled_column
 from ..select_blocks.triton_impl import choose, store_blocks
 from ..triton_common import (
     begin,
+    head_table,
     last_arrival,
+    load_slots,
     pages_and_scales,
     require_launchable,
     require_supported,
@@ -96,7 +98,7 @@ def _score_blocks(
     keys_of_head = k_pages + head * k_strides[1]
     number = (start * PAGE_SIZE + token) // PAGE_SIZE
     page = tl.load(listed + number, mask=number < end, other=-1)
-    slot = tl.load(page_table + page, mask=page >= 0, other=0)
+    slot = load_slots(page_table, head, page, page >= 0)
     for tile in range(start * PAGE_SIZE, end * PAGE_SIZE, BLOCK_T):
         at = keys_of_head + slot.to(tl.int64) * k_strides[0]
         at += ((tile + token) % PAGE_SIZE) * k_strides[2]
@@ -117,7 +119,7 @@ def _score_blocks(
         # Fetched a step early, so that the compiler can prefetch the keys themselves.
         number = (tile + BLOCK_T + token) // PAGE_SIZE
         page = tl.load(listed + number, mask=number < end, other=-1)
-        slot = tl.load(page_table + page, mask=page >= 0, other=0)
+        slot = load_slots(page_table, head, page, page >= 0)
         best = tl.max(tl.reshape(best, [BLOCKS, BLOCK_K]), axis=1)
         at_block = tile // BLOCK_K + small
         tl.store(target + at_block, best, mask=at_block < end * PER_PAGE)
@@ -178,7 +180,7 @@ def launch(
         q,
         kv.k_pages,
         pages_and_scales(kv)[2],
-        kv.page_table,
+        head_table(kv.page_table),
         candidate_pages,
         (rope.cos[distance], rope.sin[distance]),
         out,

@@ -18,6 +18,8 @@ from ..triton_common import (
     begin,
     dot_precision,
     early_options,
+    has_slot,
+    head_table,
     pad_channels,
     pages_and_scales,
     require_launchable,
@@ -109,10 +111,12 @@ def _score_pages(
     if HAS_NEWEST:  # noqa: SIM102 (this one is decided when the kernel is compiled)
         # The last program of a head scores nothing: it summarises the page of the newest token.
         if tl.program_id(1) == tl.num_programs(1) - 1:
-            k_pages, k_scales, page_table, seqlen_k = newest
+            k_pages, k_scales, table, table_stride, seqlen_k = newest
+            page_table = (table, table_stride)
             total = tl.load(seqlen_k)
             last = (total - 1) // PAGE_SIZE
-            if (last >= 0) & (last < num_pages):
+            wanted = (last >= 0) & (last < num_pages)
+            if has_slot(page_table, head, last, wanted):
                 summarise_page(
                     last, head, k_pages, page_table, total, summaries, scales, k_scales,
                     num_pages, k_strides, K_SCALE_STRIDE, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS,
@@ -260,7 +264,7 @@ def launch(
         window_starts,
         (rope.cos[distance], rope.sin[distance]),
         out,
-        (keys.k_pages, pages_and_scales(keys)[2], keys.page_table, length),
+        (keys.k_pages, pages_and_scales(keys)[2], *head_table(keys.page_table), length),
         len(q),
         num_blocks,
         num_pages,

@@ -30,13 +30,13 @@ def shard_attention(
         for head in range(num_kv_heads):
             tokens, base = packed_tokens(plan, block, head, first + n1)
             # A key's position is its place in the whole list, here or not.
-            here = (kv.page_table.long()[tokens // page_size] >= 0).nonzero().flatten()
+            part = one_head(kv, head)
+            here = (part.page_table.flatten()[tokens // page_size] >= 0).nonzero().flatten()
             query_positions = torch.arange(first + n0, first + n1, device=q.device)
             query_positions += base - int(plan.window_starts[block])
             heads = slice(head * group, (head + 1) * group)
-            part = one_head(kv, head)
-            keys = gather_tokens(part.k_pages, kv.page_table, tokens[here])[0]
-            values = gather_tokens(part.v_pages, kv.page_table, tokens[here])[0]
+            keys = gather_tokens(part.k_pages, part.page_table, tokens[here])[0]
+            values = gather_tokens(part.v_pages, part.page_table, tokens[here])[0]
             keys = rotate(keys, rope.cos[here], rope.sin[here])
             rows = rotate(
                 q[n0:n1, heads],

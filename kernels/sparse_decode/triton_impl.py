@@ -22,10 +22,12 @@ from ..triton_common import (
     begin,
     dot_precision,
     early_options,
+    head_table,
     last_arrival,
     load_channels,
     load_rotated,
     load_scales,
+    load_slots,
     pad_channels,
     pages_and_scales,
     require_launchable,
@@ -145,7 +147,7 @@ def _decode(
         block = _chosen_blocks(chosen, key, num_selected, SINK_TOKENS, BLOCK_SIZE_K)
         is_selected = (block >= 0) & (window_start > 0)
         logical = tl.where(is_selected, block * BLOCK_SIZE_K + key % BLOCK_SIZE_K, logical)
-        slot = tl.load(page_table + logical // PAGE_SIZE, mask=open_key, other=0).to(tl.int64)
+        slot = load_slots(page_table, head, logical // PAGE_SIZE, open_key).to(tl.int64)
         offset = logical % PAGE_SIZE
         k_rows = k_pages + slot * k_strides[0] + head * k_strides[1] + offset * k_strides[2]
         v_rows = v_pages + slot * v_strides[0] + head * v_strides[1] + offset * v_strides[2]
@@ -248,7 +250,7 @@ def launch(
     _decode[(tile.splits, heads, num_tokens)](
         q,
         pages_and_scales(kv),
-        kv.page_table,
+        head_table(kv.page_table),
         plan.block_indices,
         plan.window_starts,
         seqlen_k,

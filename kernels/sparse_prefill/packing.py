@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ..triton_common import head_table, load_slots
 from ..types import PagedKV, SparsePlan
 
 
@@ -55,7 +56,7 @@ def _pack_plan(
         in_window = window_start // BLOCK_SIZE_K + position - base
         logical = tl.where(is_selected, logical, tl.where(position >= base, in_window, position))
         # Entries past the last key point at slot 0, which exists; their keys are masked.
-        slot = tl.load(page_table + logical // PER_PAGE, mask=position < used, other=0)
+        slot = load_slots(page_table, head, logical // PER_PAGE, position < used)
         where = slot * PER_PAGE + logical % PER_PAGE
         tl.store(packed + row * capacity + position, where, mask=position < capacity)
 
@@ -75,7 +76,7 @@ def pack_plan(
     _pack_plan[(blocks, heads)](
         plan.block_indices,
         plan.window_starts,
-        kv.page_table,
+        head_table(kv.page_table),
         seqlen_k,
         packed,
         bases,

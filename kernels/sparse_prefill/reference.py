@@ -56,8 +56,8 @@ def sparse_prefill(
             query_positions += base - int(plan.window_starts[block])
             heads = slice(head * group, (head + 1) * group)
             part = one_head(kv, head)
-            keys = gather_tokens(part.k_pages, kv.page_table, tokens, part.k_scales)[0]
-            values = gather_tokens(part.v_pages, kv.page_table, tokens, part.v_scales)[0]
+            keys = gather_tokens(part.k_pages, part.page_table, tokens, part.k_scales)[0]
+            values = gather_tokens(part.v_pages, part.page_table, tokens, part.v_scales)[0]
             keys = rotate(keys, rope.cos[key_positions], rope.sin[key_positions])
             rows = rotate(
                 q[n0:n1, heads],

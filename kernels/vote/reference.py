@@ -18,7 +18,7 @@ def vote(
     softmax_scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `hipcli.kernels.vote.vote`."""
-    num_pages = len(kv.page_table)
+    num_pages = kv.page_table.shape[-1]
     num_kv_heads, page_size = kv.k_pages.shape[1:3]
     rows = rotate(q, rope.cos[distance], rope.sin[distance])
     rows = rows.unflatten(1, (num_kv_heads, -1))

@@ -17,7 +17,9 @@ from ..triton_common import (
     LN_2,
     LOG2_E,
     dot_precision,
+    head_table,
     load_channels,
+    load_slots,
     pages_and_scales,
     require_launchable,
     require_supported,
@@ -94,6 +96,7 @@ def _vote_tile(
 def _scale_at(
     scales,
     page_table,
+    head,
     first,
     end,
     PAGES: tl.constexpr,
@@ -103,8 +106,8 @@ def _scale_at(
     """Pointers [PAGES] to the scales of pages first..; for keys without scales no pointers."""
     page = first + tl.arange(0, PAGES)
     if QUANTISED:
-        slot = tl.load(page_table + page, mask=page < end, other=0)
-        return scales + slot.to(tl.int64) * STRIDE
+        slot = load_slots(page_table, head, page, page < end)
+        return scales + head + slot.to(tl.int64) * STRIDE
     else:
         return page
 
@@ -168,17 +171,16 @@ def _vote(
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     total = tl.zeros([ROWS], dtype=tl.float32)
     page = start + key // PAGE_SIZE
-    slot = tl.load(page_table + page, mask=page < end, other=0)
-    scales_of_head = k_scales + head
-    scale_at = _scale_at(scales_of_head, page_table, start, end, PAGES, SCALE_STRIDE, QUANTISED)
+    slot = load_slots(page_table, head, page, page < end)
+    scale_at = _scale_at(k_scales, page_table, head, start, end, PAGES, SCALE_STRIDE, QUANTISED)
     for first in range(start, start + whole, PAGES):
         at = keys_of_head + slot.to(tl.int64) * k_strides[0]
         scale_here = scale_at
         # Fetched a step early, so that the compiler can prefetch the keys themselves.
         page = first + PAGES + key // PAGE_SIZE
-        slot = tl.load(page_table + page, mask=page < end, other=0)
+        slot = load_slots(page_table, head, page, page < end)
         scale_at = _scale_at(
-            scales_of_head, page_table, first + PAGES, end, PAGES, SCALE_STRIDE, QUANTISED
+            k_scales, page_table, head, first + PAGES, end, PAGES, SCALE_STRIDE, QUANTISED
         )
         largest, total = _vote_tile(
             largest, total, rows, at, scale_here, key < KEYS, target, first, end, valid, scale,
@@ -186,10 +188,10 @@ def _vote(
         )  # fmt: skip
     for first in range(start + whole, end, PAGES):
         page = first + key // PAGE_SIZE
-        slot = tl.load(page_table + page, mask=page < end, other=0)
+        slot = load_slots(page_table, head, page, page < end)
         at = keys_of_head + slot.to(tl.int64) * k_strides[0]
         open_key = (first * PAGE_SIZE + key < num_keys) & (page < end)
-        scale_at = _scale_at(scales_of_head, page_table, first, end, PAGES, SCALE_STRIDE, QUANTISED)
+        scale_at = _scale_at(k_scales, page_table, head, first, end, PAGES, SCALE_STRIDE, QUANTISED)
         largest, total = _vote_tile(
             largest, total, rows, at, scale_at, open_key, target, first, end, valid, scale,
             HEAD_DIM, PAGE_SIZE, PRECISION, True,
@@ -249,7 +251,7 @@ def launch(
     num_tokens, num_heads, head_dim = q.shape
     heads, page_size = kv.k_pages.shape[1:3]
     group = num_heads // heads
-    num_pages = len(kv.page_table)
+    num_pages = kv.page_table.shape[-1]
     tile = tile or default_tile(q, heads, page_size, num_pages)
     shape = (num_tokens, num_heads, num_pages)
     page_max = torch.empty(shape, dtype=torch.float32, device=q.device)
@@ -258,7 +260,7 @@ def launch(
         q,
         kv.k_pages,
         pages_and_scales(kv)[2],
-        kv.page_table,
+        head_table(kv.page_table),
         seqlen_k,
         rope.cos[distance],
         rope.sin[distance],

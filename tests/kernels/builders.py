@@ -8,7 +8,7 @@ import torch
 
 from hipcli.kernels.paging import gather_tokens
 from hipcli.kernels.quantise_pages import quantise_pages_
-from hipcli.kernels.types import PagedKV, RopeTables, SparsePlan
+from hipcli.kernels.types import HostPages, PagedKV, RopeTables, SparsePlan
 
 
 @dataclass(frozen=True)
@@ -142,3 +142,129 @@ def quantised(case: Case) -> Case:
         for stored, scales in ((kv.k_pages, kv.k_scales), (kv.v_pages, kv.v_scales))
     )
     return replace(case, kv=kv, keys=keys.to(case.keys.dtype), values=values.to(case.keys.dtype))
+
+
+def spread(kv: PagedKV, seed: int = 0) -> PagedKV:
+    """The same pages with every KV head's in slots of its own, under a table of each head."""
+    generator = torch.Generator().manual_seed(seed)
+    heads, device = kv.k_pages.shape[1], kv.k_pages.device
+    if kv.k_scales is None:
+        pages = torch.full_like(torch.stack((kv.k_pages, kv.v_pages), dim=1), torch.nan)
+        result = PagedKV(pages[:, 0], pages[:, 1], kv.page_table)
+    else:
+        result = paged_fp8(*kv.k_pages.shape, kv.page_table, device)
+    rows = []
+    for head in range(heads):
+        slots = torch.randperm(len(kv.k_pages), generator=generator).to(device)
+        for name in ("k_pages", "v_pages", "k_scales", "v_scales"):
+            old, new = getattr(kv, name), getattr(result, name)
+            if old is not None:
+                old, new = old[:, head], new[:, head]
+                if old.dtype == torch.float8_e4m3fn:
+                    # As bytes: index_put knows no float8.
+                    old, new = old.view(torch.uint8), new.view(torch.uint8)
+                new[slots] = old
+        rows.append(slots[kv.page_table.long()])
+    return replace(result, page_table=torch.stack(rows).int())
+
+
+def needed_pages(case: Case, plan: SparsePlan) -> torch.Tensor:
+    """Bool [num_kv_heads, num_pages]: what a plan attends to."""
+    heads, num_pages = case.shape.num_kv_heads, case.kv.page_table.shape[-1]
+    needed = torch.zeros(heads, num_pages, dtype=torch.bool, device=case.q.device)
+    size, per_page = case.shape.page_size, case.shape.page_size // plan.block_size_k
+    for start, rows in zip(plan.window_starts.tolist(), plan.block_indices, strict=True):
+        needed[:, start // size : -(-case.shape.seqlen_k // size)] = True
+        needed[:, : plan.sink_tokens // size] = True
+        for head, row in enumerate(rows):
+            needed[head, row[row >= 0].long() // per_page] = True
+    return needed
+
+
+def without(kv: PagedKV, needed: torch.Tensor) -> PagedKV:
+    """A table of each head with no slots but for the pages `needed`, bool [heads, num_pages]."""
+    return replace(kv, page_table=kv.page_table.masked_fill(~needed, -1))
+
+
+@dataclass(frozen=True)
+class HostedPages:
+    """Slots full of noise, and slabs in main memory with pages of other noise."""
+
+    kv: PagedKV
+    host: HostPages
+    slabs: list[torch.Tensor]
+
+    def record(self, page: int) -> torch.Tensor:
+        """Bytes of a page in main memory, a view."""
+        slab, place = divmod(page, self.host.slab_pages)
+        return self.slabs[slab][place]
+
+    def parts(self, head: int) -> list[slice]:
+        """Where keys, values and scales of a KV head lie in a record, in bytes."""
+        pages = self.kv.k_pages
+        heads, run = pages.shape[1], pages[0, 0].numel() * pages.element_size()
+        parts = [slice(at * run, (at + 1) * run) for at in (head, heads + head)]
+        if self.kv.k_scales is not None:
+            first = 2 * heads * run
+            parts += [slice(at, at + 4) for at in (first + 4 * head, first + 4 * (heads + head))]
+        return parts
+
+    def after_fetch(
+        self, records: torch.Tensor, pages: torch.Tensor, slots: torch.Tensor
+    ) -> torch.Tensor:
+        """Bytes of all slots after moves."""
+        records = records.clone()
+        for head, (row, targets) in enumerate(zip(pages.tolist(), slots.tolist(), strict=True)):
+            for page, slot in zip(row, targets, strict=True):
+                for part in self.parts(head) if page >= 0 and slot >= 0 else ():
+                    records[slot, part] = self.record(page)[part].to(records.device)
+        return records
+
+
+def hosted_pages(
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    device,
+    *,
+    num_pages: int,
+    slab_pages: int,
+    num_slots: int,
+) -> HostedPages:
+    """Slots and slabs of shape (num_kv_heads, page_size, head_dim); pinned where a GPU reads."""
+    heads, size, width = shape
+    content = 2 * heads * size * width * dtype.itemsize
+    quantised = dtype == torch.float8_e4m3fn
+    record = content + 128 * quantised
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(rows: int) -> torch.Tensor:
+        return torch.randint(0, 256, (rows, record), generator=generator, dtype=torch.uint8)
+
+    slots = noise(num_slots).to(device)
+    pages = slots[:, :content].view(dtype).unflatten(1, (2, heads, size, width))
+    scales = (None, None)
+    if quantised:
+        both = slots.view(torch.float32)[:, content // 4 : content // 4 + 2 * heads]
+        scales = both.unflatten(1, (2, heads)).unbind(1)
+    pinned = torch.device(device).type == "cuda"
+    slabs = [noise(slab_pages) for _ in range(-(-num_pages // slab_pages))]
+    slabs = [slab.pin_memory() for slab in slabs] if pinned else slabs
+    bases = torch.tensor([slab.data_ptr() for slab in slabs], dtype=torch.int64, device=device)
+    table = torch.full((num_pages,), -1, dtype=torch.int32, device=device)
+    kv = PagedKV(pages[:, 0], pages[:, 1], table, *scales)
+    return HostedPages(kv, HostPages(bases, slab_pages), slabs)
+
+
+def random_moves(
+    world: HostedPages, count: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pages and slots int32 [num_kv_heads, count], a part of them -1, no slot twice in a row."""
+    heads, num_slots = world.kv.k_pages.shape[1], len(world.kv.k_pages)
+    num_pages = len(world.slabs) * world.host.slab_pages
+    pages = torch.randint(-1, num_pages, (heads, count), generator=generator)
+    slots = torch.full((heads, count), -1)
+    for row in slots:
+        places = torch.randperm(count, generator=generator)[: min(count, num_slots)]
+        row[places] = torch.randperm(num_slots, generator=generator)[: len(places)]
+    device = world.kv.k_pages.device
+    return pages.int().to(device), slots.int().to(device)

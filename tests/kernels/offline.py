@@ -13,12 +13,14 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from hipcli.kernels.fetch_pages import fetch_pages_, write_pages_
 from hipcli.kernels.merge_partials import merge_partials
 from hipcli.kernels.page_index import new_page_index, update_page_index_
 from hipcli.kernels.quantise_pages import quantise_pages_
@@ -29,7 +31,7 @@ from hipcli.kernels.select_blocks import select_blocks
 from hipcli.kernels.select_step import select_step_
 from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.sparse_prefill import sparse_prefill
-from hipcli.kernels.types import PagedKV, RopeTables, SelectionSizes, SparsePlan
+from hipcli.kernels.types import HostPages, PagedKV, RopeTables, SelectionSizes, SparsePlan
 from hipcli.kernels.vote import vote
 
 META = torch.device("meta")
@@ -73,11 +75,15 @@ def fp8_pages(head_dim: int) -> PagedKV:
     return PagedKV(pages[:, 0], pages[:, 1], integers(PAGES), scales[:, 0], scales[:, 1])
 
 
-def inputs(num_tokens: int, head_dim: int = 128, fp8: bool = False):
-    """Queries, pages, tables and length of the Llama-3.1-8B shape."""
+def inputs(num_tokens: int, head_dim: int = 128, fp8: bool = False, own: bool = False):
+    """Queries, pages, tables and length of the Llama-3.1-8B shape.
+
+    With `own` each KV head has a page table of its own.
+    """
     pages = empty(PAGES, 2, 8, 64, head_dim)
     kv = PagedKV(pages[:, 0], pages[:, 1], integers(PAGES))
     kv = fp8_pages(head_dim) if fp8 else kv
+    kv = replace(kv, page_table=integers(8, PAGES)) if own else kv
     tables = empty(8192, head_dim, dtype=torch.float32)
     return empty(num_tokens, 32, head_dim), kv, RopeTables(tables, tables), integers(1)
 
@@ -105,9 +111,9 @@ def run_page_index(dtype: torch.dtype = torch.bfloat16, fp8: bool = False) -> No
     )
 
 
-def run_quantise_pages() -> None:
+def run_quantise_pages(own: bool = False) -> None:
     """One launch."""
-    _, kv, _, length = inputs(1, fp8=True)
+    _, kv, _, length = inputs(1, fp8=True, own=own)
     k, v = (empty(8192, 8, 128) for _ in range(2))
     quantise_pages_(kv, k, v, length, backend="triton")
 
@@ -137,10 +143,10 @@ def run_select(n: int, candidates: int) -> None:
 
 
 def run_select_step(
-    num_tokens: int, dtype: torch.dtype = torch.bfloat16, fp8: bool = False
+    num_tokens: int, dtype: torch.dtype = torch.bfloat16, fp8: bool = False, own: bool = False
 ) -> None:
     """Three launches and four for one query, one more for many."""
-    q, kv, tables, length = inputs(num_tokens, fp8=fp8)
+    q, kv, tables, length = inputs(num_tokens, fp8=fp8, own=own)
     size, stride = (64, 4) if num_tokens > 1 else (1, 1)
     index = new_page_index("bounds", (8, PAGES, 128), 64, dtype=dtype, device=META)
     starts = integers(num_tokens // size)
@@ -148,15 +154,15 @@ def run_select_step(
     select_step_(q, kv, index, starts, length, tables, sizes, backend="triton")
 
 
-def run_sparse_prefill(head_dim: int = 128, fp8: bool = False) -> None:
+def run_sparse_prefill(head_dim: int = 128, fp8: bool = False, own: bool = False) -> None:
     """Two launches."""
-    q, kv, tables, length = inputs(8192, head_dim, fp8)
+    q, kv, tables, length = inputs(8192, head_dim, fp8, own)
     sparse_prefill(q, kv, plan(8192, 64), tables, length, 0.1, backend="triton")
 
 
-def run_sparse_decode(fp8: bool = False) -> None:
+def run_sparse_decode(fp8: bool = False, own: bool = False) -> None:
     """One launch."""
-    q, kv, tables, length = inputs(1, fp8=fp8)
+    q, kv, tables, length = inputs(1, fp8=fp8, own=own)
     sparse_decode(q, kv, plan(1, 1), tables, length, 0.1, backend="triton")
 
 
@@ -165,10 +171,18 @@ def run_merge() -> None:
     merge_partials(empty(64, 1, 32, 128), empty(64, 1, 32, dtype=torch.float32), backend="triton")
 
 
-def run_vote(fp8: bool = False) -> None:
+def run_vote(fp8: bool = False, own: bool = False) -> None:
     """One launch."""
-    q, kv, tables, length = inputs(16, fp8=fp8)
+    q, kv, tables, length = inputs(16, fp8=fp8, own=own)
     vote(q, kv, length, tables, 1024, 0.1, backend="triton")
+
+
+def run_fetch_pages(fp8: bool, own: bool) -> None:
+    """Two launches: there and back."""
+    _, kv, _, _ = inputs(1, fp8=fp8, own=own)
+    host = HostPages(empty(64, dtype=torch.int64), 256)
+    fetch_pages_(kv, host, integers(8, 256), integers(8, 256), backend="triton")
+    write_pages_(kv, host, integers(128), backend="triton")
 
 
 CASES: dict[str, Callable[[], None]] = {
@@ -195,6 +209,14 @@ CASES: dict[str, Callable[[], None]] = {
     "fp8 sparse_prefill": lambda: run_sparse_prefill(fp8=True),
     "fp8 sparse_decode": lambda: run_sparse_decode(fp8=True),
     "fp8 vote": lambda: run_vote(fp8=True),
+    "fetch_pages": lambda: run_fetch_pages(fp8=False, own=False),
+    "fp8 fetch_pages": lambda: run_fetch_pages(fp8=True, own=True),
+    "own tables quantise_pages": lambda: run_quantise_pages(own=True),
+    "own tables select_step_decode": lambda: run_select_step(1, fp8=True, own=True),
+    "own tables select_step_prefill": lambda: run_select_step(8192, fp8=True, own=True),
+    "own tables sparse_prefill": lambda: run_sparse_prefill(fp8=True, own=True),
+    "own tables sparse_decode": lambda: run_sparse_decode(fp8=True, own=True),
+    "own tables vote": lambda: run_vote(fp8=True, own=True),
 }
 
 
@@ -220,7 +242,7 @@ def compile_case(run: Callable[[], None], capability: int) -> list:
 def describe(case: str, name: str, kernel) -> dict[str, object]:
     """What the tests look at."""
     ptx = kernel.asm["ptx"]
-    instructions = ("wgmma.mma_async", "mma.sync", "tcgen05.mma", "ld.global.v4")
+    instructions = ("wgmma.mma_async", "mma.sync", "tcgen05.mma", "ld.global.v4", "st.global.v4")
     counts = {word: len(re.findall(re.escape(word), ptx)) for word in instructions}
     return {
         "case": case,

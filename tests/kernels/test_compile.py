@@ -62,6 +62,8 @@ def test_no_kernel_is_forgotten(compiled):
         "_merge",
         "_quantise",
         "_vote",
+        "_fetch",
+        "_write",
     }
 
 
@@ -76,6 +78,9 @@ def test_kernels_compile_to_the_instructions_meant(compiled, capability):
         if kernel["case"] == "fp8 vote":
             # Keys go to the matrix units as they are stored.
             assert kernel["fp8_products"], kernel
+        if kernel["kernel"] in ("_fetch", "_write"):
+            # 16 bytes at once: an address says nothing about its alignment by itself.
+            assert kernel["ld.global.v4"] and kernel["st.global.v4"], kernel
         if kernel["kernel"] == "_decode":
             # 16 rows: the small matrix instructions on every generation.
             assert kernel["mma.sync"], kernel

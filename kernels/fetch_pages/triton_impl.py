@@ -1,0 +1,236 @@
+"""Moving pages by loads and stores of the kernel itself: no copy engine, no launch a page.
+
+An address of pinned memory becomes a pointer, so what is moved may be decided on the device. A
+program moves 8 KiB at once, 16 bytes a thread and load, and a few hundred of them keep the bus
+busy: it has a latency of microseconds, and what is under way must cover that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from ..triton_common import has_slot, head_table, load_slots, require_launchable
+from ..types import HostPages, PagedKV
+
+WORD_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Sizes of one launch.
+
+    Args:
+        programs: in all, about.
+        piece_words: moved at once by a program, in words of four bytes.
+        entries: of the list of moves that a program looks through.
+    """
+
+    programs: int = 256
+    piece_words: int = 2048
+    entries: int = 1024
+    num_warps: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A record in words: of a run, to the next record, to the next KV head, and from a record's
+    keys to its values, to the scales of keys and to those of values (both 0 without scales)."""
+
+    run: int
+    record: int
+    head: int
+    values: int
+    k_scales: int
+    v_scales: int
+
+    def sizes(self, tile: Tile) -> tuple[int, ...]:
+        """SIZES of the kernels: the fields in order, words of a piece, pieces of a run."""
+        piece = min(tile.piece_words, triton.next_power_of_2(self.run))
+        fields = (self.run, self.record, self.head, self.values, self.k_scales, self.v_scales)
+        return (*fields, piece, triton.cdiv(self.run, piece))
+
+
+@triton.jit
+def _record_at(base, page, slab_pages, RECORD: tl.constexpr):
+    """Address of a page's record, of a slab that begins at `base`."""
+    return base + (page % slab_pages).to(tl.int64) * (RECORD * 4)
+
+
+@triton.jit
+def _move_piece(pool, address, slot, head, piece, SIZES: tl.constexpr, TO_HOST: tl.constexpr):
+    """Move one piece of the keys or values of a page and KV head, the first one with its scale."""
+    RUN: tl.constexpr = SIZES[0]
+    HEAD: tl.constexpr = SIZES[2]
+    PIECE: tl.constexpr = SIZES[6]
+    PER_RUN: tl.constexpr = SIZES[7]
+    # An address says nothing about its alignment by itself.
+    there = tl.multiple_of(address.to(tl.pointer_type(tl.int32)), 16)
+    here = pool + slot.to(tl.int64) * SIZES[1]
+    is_value = piece // PER_RUN
+    word = (piece % PER_RUN) * PIECE + tl.arange(0, PIECE)
+    at = head * HEAD + is_value * SIZES[3] + word
+    inside = word < RUN
+    source = here + at if TO_HOST else there + at
+    target = there + at if TO_HOST else here + at
+    if SIZES[4] > 0:
+        at_scale = head + SIZES[4] + is_value * (SIZES[5] - SIZES[4])
+        first = piece % PER_RUN == 0
+        scale = tl.load((here if TO_HOST else there) + at_scale, mask=first)
+        words = tl.load(source, mask=inside)
+        tl.store((there if TO_HOST else here) + at_scale, scale, mask=first)
+        tl.store(target, words, mask=inside)
+    else:
+        tl.store(target, tl.load(source, mask=inside), mask=inside)
+
+
+@triton.jit
+def _fetch(
+    pool,
+    bases,
+    pages,
+    slots,
+    num_moves,
+    num_slabs,
+    slab_pages,
+    page_stride,
+    slot_stride,
+    SIZES: tl.constexpr,
+    ENTRIES: tl.constexpr,
+):
+    PIECES: tl.constexpr = 2 * SIZES[7]
+    head = tl.program_id(1)
+    entry = tl.program_id(2) * ENTRIES + tl.arange(0, ENTRIES)
+    listed = entry < num_moves
+    page = tl.load(pages + head * page_stride + entry, mask=listed, other=-1)
+    slot = tl.load(slots + head * slot_stride + entry, mask=listed, other=-1)
+    slab = page // slab_pages
+    listed = (page >= 0) & (slot >= 0) & (slab < num_slabs)
+    base = tl.load(bases + slab, mask=listed, other=0)
+    listed = listed & (base != 0)
+    # Programs share the moves that there are, not the places of the list.
+    rank = tl.where(listed, tl.cumsum(listed.to(tl.int32), axis=0), 0)
+    count = tl.max(rank, axis=0)
+    record = _record_at(base, page, slab_pages, SIZES[1])
+    for unit in range(tl.program_id(0), count * PIECES, tl.num_programs(0)):
+        mine = rank == unit // PIECES + 1
+        address = tl.sum(tl.where(mine, record, 0), axis=0)
+        to_slot = tl.sum(tl.where(mine, slot, 0), axis=0)
+        _move_piece(pool, address, to_slot, head, unit % PIECES, SIZES, False)
+
+
+@triton.jit
+def _write(
+    pool,
+    page_table,
+    bases,
+    pages,
+    num_moves,
+    num_pages,
+    num_slabs,
+    slab_pages,
+    HEADS: tl.constexpr,
+    SIZES: tl.constexpr,
+):
+    PIECES: tl.constexpr = 2 * SIZES[7]
+    for unit in range(tl.program_id(0), num_moves * (HEADS * PIECES), tl.num_programs(0)):
+        page = tl.load(pages + unit // (HEADS * PIECES))
+        head = unit // PIECES % HEADS
+        slab = page // slab_pages
+        wanted = (page >= 0) & (page < num_pages) & (slab < num_slabs)
+        base = tl.load(bases + slab, mask=wanted, other=0)
+        if has_slot(page_table, head, page, wanted & (base != 0)):
+            slot = load_slots(page_table, head, page)
+            address = _record_at(base, page, slab_pages, SIZES[1])
+            _move_piece(pool, address, slot, head, unit % PIECES, SIZES, True)
+
+
+def _words(kv: PagedKV) -> tuple[torch.Tensor, Layout]:
+    """The slots as int32, from the first one's keys on, and how a record is laid out."""
+    pages = kv.k_pages
+    size = pages.element_size()
+
+    def offset(tensor: torch.Tensor | None) -> int:
+        if tensor is None:
+            return 0
+        begin = tensor.storage_offset() * tensor.element_size()
+        return (begin - pages.storage_offset() * size) // WORD_BYTES
+
+    run = pages.shape[2] * pages.shape[3]
+    steps = (step * size // WORD_BYTES for step in (run, pages.stride(0), pages.stride(1)))
+    layout = Layout(*steps, offset(kv.v_pages), offset(kv.k_scales), offset(kv.v_scales))
+    return pages.view(torch.int32), layout
+
+
+def launch_fetch(
+    kv: PagedKV,
+    host: HostPages,
+    pages: torch.Tensor,
+    slots: torch.Tensor,
+    tile: Tile | None = None,
+) -> None:
+    """Fetch with a given tile."""
+    tile = tile or Tile()
+    heads, num_moves = pages.shape
+    if num_moves == 0:
+        return
+    pool, layout = _words(kv)
+    entries = min(tile.entries, triton.next_power_of_2(num_moves))
+    lists = triton.cdiv(num_moves, entries)
+    _fetch[(triton.cdiv(tile.programs, heads * lists), heads, lists)](
+        pool,
+        host.bases,
+        pages,
+        slots,
+        num_moves,
+        len(host.bases),
+        host.slab_pages,
+        pages.stride(0),
+        slots.stride(0),
+        SIZES=layout.sizes(tile),
+        ENTRIES=entries,
+        num_warps=tile.num_warps,
+        num_stages=1,
+    )
+
+
+def launch_write(
+    kv: PagedKV, host: HostPages, pages: torch.Tensor, tile: Tile | None = None
+) -> None:
+    """Write with a given tile."""
+    # Stores are not waited for: few programs fill the bus, and leave room for what computes.
+    tile = tile or Tile(programs=64)
+    if len(pages) == 0:
+        return
+    pool, layout = _words(kv)
+    sizes = layout.sizes(tile)
+    heads = kv.k_pages.shape[1]
+    _write[(min(tile.programs, len(pages) * heads * 2 * sizes[7]),)](
+        pool,
+        head_table(kv.page_table),
+        host.bases,
+        pages,
+        len(pages),
+        kv.page_table.shape[-1],
+        len(host.bases),
+        host.slab_pages,
+        HEADS=heads,
+        SIZES=sizes,
+        num_warps=tile.num_warps,
+        num_stages=1,
+    )
+
+
+def fetch_pages_(kv: PagedKV, host: HostPages, pages: torch.Tensor, slots: torch.Tensor) -> None:
+    """See `hipcli.kernels.fetch_pages.fetch_pages_`."""
+    require_launchable(pages)
+    launch_fetch(kv, host, pages, slots)
+
+
+def write_pages_(kv: PagedKV, host: HostPages, pages: torch.Tensor) -> None:
+    """See `hipcli.kernels.fetch_pages.write_pages_`."""
+    require_launchable(pages)
+    launch_write(kv, host, pages)

@@ -1,0 +1,153 @@
+"""A store of three tiers holds what a store on one device holds."""
+
+import pytest
+import torch
+
+from hipcli.engine.store.pages import KVLayout, KVStore
+from hipcli.engine.store.tiered_store import TieredStore
+from hipcli.engine.store.tiers import TierPlan
+
+PLAIN = KVLayout(num_layers=2, num_kv_heads=2, head_dim=16, dtype=torch.float32)
+FP8 = KVLayout(2, 2, 16, torch.float32, quantised=True)
+TOKENS = 1500
+SINKS, WINDOW = 64, 128
+
+
+def keys(
+    layout: KVLayout, layer: int, start: int, end: int, device: torch.device | str = "cpu"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Those of one text, whatever pieces it comes in."""
+    generator = torch.Generator().manual_seed(layer)
+    shape = (2, TOKENS, layout.num_kv_heads, layout.head_dim)
+    k, v = torch.randn(shape, generator=generator)[:, start:end].to(device, layout.dtype)
+    return k, v
+
+
+def fill(store: KVStore, start: int, end: int, chunk: int = 200) -> None:
+    for low in range(start, end, chunk):
+        high = min(low + chunk, end)
+        window = max(0, low // 64 * 64 - WINDOW)
+        store.reserve(low, high, window, SINKS)
+        for layer in range(store.layout.num_layers):
+            store.append(layer, low, *keys(store.layout, layer, low, high, store.device))
+            store.written_through(layer, low, high)
+        store.length = high
+
+
+def both(layout: KVLayout, slots: int, disk_pages: int = 0) -> tuple[KVStore, TieredStore]:
+    plan = TierPlan(slots, -(-TOKENS // 64), slab_pages=4, disk_pages=disk_pages)
+    tiered = TieredStore(layout, TOKENS, plan)
+    return KVStore(layout, TOKENS, "reference"), tiered
+
+
+def attended(store: KVStore, layer: int, head: int, page: int) -> list[torch.Tensor]:
+    """What an operator finds of a page by the page table."""
+    kv = store.kv[layer]
+    table = kv.page_table if kv.page_table.dim() == 1 else kv.page_table[head]
+    slot = int(table[page])
+    assert slot >= 0
+    found = [kv.k_pages[slot, head].float(), kv.v_pages[slot, head].float()]
+    if kv.k_scales is not None:
+        found += [kv.k_scales[slot, head], kv.v_scales[slot, head]]
+    return found
+
+
+def compare(store: KVStore, tiered: TieredStore, layer: int, head: int, page: int) -> None:
+    tokens = min(64, store.length - page * 64)
+    pairs = zip(
+        attended(store, layer, head, page), attended(tiered, layer, head, page), strict=True
+    )
+    for expected, found in pairs:
+        if expected.dim():
+            expected, found = expected[:tokens], found[:tokens]
+        assert torch.equal(expected, found)
+
+
+@pytest.mark.parametrize("layout", [PLAIN, FP8], ids=["plain", "fp8"])
+@pytest.mark.parametrize("slots", [12, 15, 26])
+@pytest.mark.parametrize("chunk", [64, 200, 333])
+def test_pages_are_those_of_one_device(layout: KVLayout, slots: int, chunk: int) -> None:
+    store, tiered = both(layout, slots)
+    generator = torch.Generator().manual_seed(chunk)
+    for start in range(0, TOKENS, 300):
+        for one in (store, tiered):
+            fill(one, start, start + 300, chunk)
+        full = (start + 300) // 64
+        for layer in range(layout.num_layers):
+            assert torch.equal(
+                store.index[layer].summaries[:, :full], tiered.index[layer].summaries[:, :full]
+            )
+        for _ in range(4):
+            layer = int(torch.randint(layout.num_layers, (1,), generator=generator))
+            shape = (layout.num_kv_heads, tiered.room)
+            wanted = torch.randint(-1, full, shape, generator=generator).int()
+            tiered.fetch(layer, wanted)
+            for head, row in enumerate(wanted.tolist()):
+                kept = range(max(0, store.length // 64 - WINDOW // 64), -(-store.length // 64))
+                for page in {0, *kept, *row} - {-1}:
+                    compare(store, tiered, layer, head, page)
+    traffic = tiered.traffic
+    assert traffic.wanted_pages >= traffic.missed_pages
+    assert (traffic.missed_pages > 0) == (slots < 24)
+
+
+@pytest.mark.parametrize("layout", [PLAIN, FP8], ids=["plain", "fp8"])
+def test_whole_layers_in_pieces(layout: KVLayout) -> None:
+    store, tiered = both(layout, 12)
+    for one in (store, tiered):
+        fill(one, 0, TOKENS)
+    for layer in range(layout.num_layers):
+        expected = store.tokens(layer, TOKENS)
+        for found, right in zip(tiered.tokens(layer, TOKENS), expected, strict=True):
+            assert torch.equal(found, right)
+        for first, kv in tiered.key_pieces(layer, 3, 20):
+            for place, slot in enumerate(kv.page_table.tolist()):
+                right = attended(store, layer, 1, first + place)
+                assert torch.equal(kv.k_pages[slot, 1].float(), right[0])
+                assert torch.equal(kv.v_pages[slot, 1].float(), right[1])
+
+
+@pytest.mark.parametrize("layout", [PLAIN, FP8], ids=["plain", "fp8"])
+@pytest.mark.parametrize("length", [640, 700])
+def test_going_back(layout: KVLayout, length: int) -> None:
+    """The tail comes back as it was, however much was read since."""
+    stores = both(layout, 12)
+    for one in stores:
+        fill(one, 0, length)
+        tail = one.tail()
+        fill(one, length, TOKENS)
+        one.rewind(tail)
+        # Asked again before anything was read.
+        one.rewind(one.tail())
+        assert one.length == length
+        fill(one, length, 1000, chunk=70)
+    store, tiered = stores
+    for layer in range(layout.num_layers):
+        for found, right in zip(tiered.tokens(layer, 1000), store.tokens(layer, 1000), strict=True):
+            assert torch.equal(found, right)
+        for page in (0, *range(13, 16)):
+            compare(store, tiered, layer, 0, page)
+
+
+def test_tokens_one_by_one_as_a_graph_writes_them() -> None:
+    store, tiered = both(PLAIN, 12)
+    fill(store, 0, 800)
+    fill(tiered, 0, 700)
+    for position in range(700, 800):
+        tiered.reserve(position, position + 1, position // 64 * 64 - WINDOW, SINKS)
+        rows = tiered.rows_of(torch.tensor([position]))
+        for layer in range(PLAIN.num_layers):
+            new = keys(PLAIN, layer, position, position + 1)
+            tiered.append_at(layer, rows, tiered.filled(position + 1), *new)
+        tiered.length = position + 1
+    for layer in range(PLAIN.num_layers):
+        for page in (0, 10, 11, 12):
+            compare(store, tiered, layer, 1, page)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    _, tiered = both(PLAIN, 8)
+    with pytest.raises(ValueError, match="8 slots"):
+        tiered.reserve(0, 64 * 7, 0, SINKS)
+    with pytest.raises(ValueError, match="not reserved"):
+        tiered.append(0, 0, *keys(PLAIN, 0, 0, 64))
