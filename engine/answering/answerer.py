@@ -1,10 +1,11 @@
 """From a context in the store and a question to the tokens of an answer.
 
 vote: while the question passes, the heads vote for pages (`vote.py`). In a second round the tokens
-of the best passages vote for what they name: whoever carries the key is where it is.
+of the best passages vote for what they name: whoever carries the key is where it is, and pages that
+have the words beside the question's count more (`word_match.py`).
 attend: the question's tokens select keys per layer and KV head, half of them by themselves, half as
-the heads have voted so far; the answer's tokens attend the voted pages. A method other than `hip`
-selects by itself throughout.
+the heads have voted so far; the answer's tokens attend the voted pages, which stand right before
+the question (`passes/given.py`). A method other than `hip` selects by itself throughout.
 share: the question runs again with the voted pages as the selection of every layer and head.
 reread: passages around the voted pages and the question are run as a short fresh prompt, densely,
 inside the trained window.
