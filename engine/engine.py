@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hipcli.engine.answering.passages import ROUND_PAGES, SEPARATOR
-from hipcli.engine.answering.word_match import Spelling, spellings
+from hipcli.engine.answering.word_match import Reader, spellings
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Detail, Event, Notice, Phase, Token
@@ -269,6 +269,12 @@ class Engine:
     def _answerer(self, request: AskRequest, store: Any) -> Any:
         from hipcli.engine.answering.answerer import Answerer
 
+        start, end = request.own_words
+        reader = Reader(
+            self.tokenizer.decode(request.question_ids[start:end]),
+            lambda text: self.tokenizer.encode(text).ids.tolist(),
+            self.tokenizer.decode,
+        )
         return Answerer(
             runner=self._loaded.runner,
             method=self._loaded.method,
@@ -278,15 +284,10 @@ class Engine:
             vote_distance_tokens=self._loaded.vote_distance_tokens,
             separator_ids=self.tokenizer.encode(SEPARATOR).ids.tolist(),
             stop_ids=self.tokenizer.stop_ids,
-            words=self._words(request),
+            words=spellings(reader.question, reader.encode),
+            reader=reader,
             head_weights=self._loaded.head_weights(self.heads),
         )
-
-    def _words(self, request: AskRequest) -> list[tuple[Spelling, ...]]:
-        """The asker's own words as they may stand in the context."""
-        start, end = request.own_words
-        own = self.tokenizer.decode(request.question_ids[start:end])
-        return spellings(own, lambda text: self.tokenizer.encode(text).ids.tolist())
 
 
 def _kept_unsaved(request: AskRequest) -> float:

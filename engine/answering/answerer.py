@@ -1,10 +1,11 @@
 """From a context in the store and a question to the tokens of an answer.
 
 vote: while the question passes, the heads vote for pages (`vote.py`). In a second round the tokens
-of the best passages vote for what they name: whoever carries the key is where it is.
+of the best passages vote for what they name: whoever carries the key is where it is, and pages that
+have the words beside the question's count more (`word_match.py`).
 attend: the question's tokens select keys per layer and KV head, half of them by themselves, half as
-the heads have voted so far; the answer's tokens attend the voted pages. A method other than `hip`
-selects by itself throughout.
+the heads have voted so far; the answer's tokens attend the voted pages, which stand right before
+the question (`passes/given.py`). A method other than `hip` selects by itself throughout.
 share: the question runs again with the voted pages as the selection of every layer and head.
 reread: passages around the voted pages and the question are run as a short fresh prompt, densely,
 inside the trained window.
@@ -22,7 +23,7 @@ from hipcli.engine.answering.drafting import Drafter, draft_tokens, evidence_tex
 from hipcli.engine.answering.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
 from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.answering.vote import Ballot
-from hipcli.engine.answering.word_match import Spelling, coverage
+from hipcli.engine.answering.word_match import Reader, Spelling, coverage
 from hipcli.engine.events import Evidence, Progress
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import PassAttention, StepInput
@@ -58,6 +59,7 @@ class Answerer:
         separator_ids: put between passages that are not neighbours when they are reread.
         stop_ids: tokens that end an answer.
         words: the words of the question, each with its spellings in tokens.
+        reader: reads the passages of a round for words that lead on; None lets the heads alone.
         head_weights: what the vote of each head counts, as in `Ballot`.
         passes: makers of the passes that look at `store`.
 
@@ -77,6 +79,7 @@ class Answerer:
     separator_ids: list[int]
     stop_ids: frozenset[int]
     words: Sequence[tuple[Spelling, ...]] = ()
+    reader: Reader | None = None
     head_weights: torch.Tensor | None = None
     passes: Passes = field(default_factory=Passes)
     mode: str = ""
@@ -125,11 +128,11 @@ class Answerer:
                 logits = self._ask(question[head:], again, tail)
             if self.mode == "dense" or not self.method.follows_votes:
                 return logits, self.passes.answer(self.method)
-            return logits, self.passes.answer(self.method, self._voted(ballot))
+            return logits, self._voted_pass(ballot)
         if self.mode == "reread":
             return self._reread(question)
         self.store.rewind(tail)
-        answering = self.passes.answer(self.method, self._voted(ballot))
+        answering = self._voted_pass(ballot)
         return self._run(question[head:], answering, tail.length), answering
 
     def _ballot(self, context_tokens: int, words: tuple[int, int]) -> Ballot:
@@ -142,9 +145,12 @@ class Answerer:
             head_weights=self.head_weights,
         )
 
-    def _voted(self, ballot: Ballot) -> torch.Tensor:
-        """The pages that won, int64 ascending, where the store is."""
-        return ballot.pages(*self.request.votable, self.budget_tokens).to(self.store.device)
+    def _voted_pass(self, ballot: Ballot) -> AnswerPass:
+        """Attends the pages that won, which stand between the context and the question."""
+        pages = ballot.pages(*self.request.votable, self.budget_tokens).to(self.store.device)
+        end_page = ballot.context_tokens // PAGE_TOKENS
+        answering: AnswerPass = self.passes.answer(self.method, pages, end_page)
+        return answering
 
     def _ask(self, ids: torch.Tensor, ballot: Ballot, before: Tail) -> torch.Tensor:
         """Run tokens of a question behind what `before` ends with; logits of the next token."""
@@ -158,8 +164,10 @@ class Answerer:
         ids, last, used = self.request.context_ids, ballot, set[int]()
         first, end = self.request.votable
         for _ in range(1, self.request.rounds):
-            order = [page for page in last.ranking(first, end) if page not in used]
-            pages = sorted(order[:ROUND_PAGES])
+            order = [page for page in last.order(first, end) if page not in used]
+            named = [page for page in last.by_words(first, end) if page not in used]
+            # What has the question's rare words may be overlooked by the heads.
+            pages = sorted([*dict.fromkeys((*order[:1], *named[:1], *order))][:ROUND_PAGES])
             if not pages:
                 return
             used.update(pages)
@@ -169,7 +177,10 @@ class Answerer:
             ]
             tokens = np.concatenate([ids[start:stop] for start, stop in borders])
             last = self._ballot(ballot.context_tokens, (0, len(tokens)))
-            last.excluded = sorted(used)
+            last.passages, last.excluded = pages, sorted(used)
+            if self.reader is not None:
+                leading = self.reader.leading_words(ids, last.excluded, (first, end))
+                last.coverage = coverage(ids, leading) if leading else None
             last.asked = (len(tokens) + ballot.own_words[0], len(tokens) + ballot.own_words[1])
             passages = torch.from_numpy(tokens.astype(np.int64))
             self._ask(torch.cat((passages, question)), last, before)

@@ -11,6 +11,7 @@ from hipcli.engine.answering.phases import Phase
 from hipcli.engine.forward.rope import RopeTables
 from hipcli.engine.methods.base import no_blocks
 from hipcli.engine.passes import AnswerPass
+from hipcli.engine.passes.given import GivenBlocks, beyond_window
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.types import SparsePlan
@@ -80,12 +81,12 @@ class DecodePass:
         self.selects = selects(answer)
         self._pages: list[torch.Tensor] = []
         self._blocks: list[torch.Tensor] = []
-        self._shared: torch.Tensor | None = None
+        self._given: GivenBlocks | None = None
         self._window_starts: list[torch.Tensor] = []
-        if answer.pages is not None:
-            first = method.geometry.sink_tokens // PAGE_TOKENS
-            self._given = answer.pages[answer.pages >= first].to(store.device, torch.int32)
-            self._shared = _no_plan(num_kv_heads, len(self._given), store)
+        if answer.given is not None:
+            geometry = method.geometry
+            start = geometry.first_window_start(store.length)
+            self._given = GivenBlocks(answer.given, start, geometry.sink_tokens, num_kv_heads)
         elif self.selects:
             for _ in range(store.layout.num_layers):
                 self._pages.append(_no_plan(num_kv_heads, method.token_pages, store))
@@ -94,10 +95,9 @@ class DecodePass:
                     self._window_starts.append(store.filled(0))
 
     def begin(self, step: DecodeStep) -> None:
-        """Leave out given pages that the window covers; they are the last ones."""
-        if self._shared is not None:
-            inside = self._given < step.window_starts // PAGE_TOKENS
-            self._shared.copy_(self._given.masked_fill(~inside, -1))
+        """Arrange given pages for the window at hand."""
+        if self._given is not None:
+            self._given.begin(step.window_starts)
 
     def attend(self, layer: int, q: torch.Tensor, step: DecodeStep) -> torch.Tensor:
         """See `LayerAttention.attend`; q has one token."""
@@ -105,14 +105,14 @@ class DecodePass:
         what = self.phase.layers[layer]
         if self.selects and what == "pages":
             self._choose_pages(layer, q, step)
-        elif self._shared is not None and what == "pages" and store.tiered:
-            store.fetch(layer, self._shared)
+        elif self._given is not None and what == "pages" and store.tiered:
+            store.fetch(layer, beyond_window(self._given.blocks, step.window_starts))
         if self.selects and what != "keep":
             chosen = method.choose_blocks(layer, q, self._pages[layer], step)
             self._blocks[layer].copy_(chosen)
         plan = SparsePlan(
             self._layer_blocks(layer, step),
-            self._window_starts[layer] if self._window_starts else step.window_starts,
+            self._starts(layer, step),
             1,
             self.answer.block_size_k,
             method.geometry.sink_tokens,
@@ -139,9 +139,14 @@ class DecodePass:
         if store.tiered:
             store.fetch(layer, pages)
 
+    def _starts(self, layer: int, step: DecodeStep) -> torch.Tensor:
+        if self._given is not None:
+            return self._given.near_starts
+        return self._window_starts[layer] if self._window_starts else step.window_starts
+
     def _layer_blocks(self, layer: int, step: DecodeStep) -> torch.Tensor:
-        if self._shared is not None:
-            return self._shared
+        if self._given is not None:
+            return self._given.blocks
         return self._blocks[layer] if self.selects else no_blocks(1, step)
 
 

@@ -28,8 +28,10 @@ from hipcli.engine.store.pages import PAGE_TOKENS
 # A word of a passage counts for those this close to it.
 SENTENCE_TOKENS = 12
 
-# Votes are multiplied by exp(this * coverage ** 2) of the question's words.
+# Votes are multiplied by exp(this * coverage ** 2) of the question's words, in later rounds of the
+# words that lead on from the passages found.
 WORDS_WEIGHT = 5.0
+LEADING_WEIGHT = 60.0
 
 
 @dataclass(slots=True)
@@ -46,6 +48,7 @@ class Ballot:
         coverage: fp32 [num_pages of the context], which part of the question's words each page
             has; None where words do not count.
         excluded: pages that nobody votes for.
+        passages: in a later round, the pages whose words vote; they come before what these find.
         asked: in a later round, where the own words are passages, the words of the question behind
             them, [start, end). Passages have many words and most are not about the question. So a
             word counts as far as the question attends it or one near it, and a page's votes are
@@ -66,6 +69,7 @@ class Ballot:
     first_token: int = 0
     coverage: np.ndarray | None = None
     excluded: Sequence[int] = ()
+    passages: Sequence[int] = ()
     asked: tuple[int, int] | None = None
     head_weights: torch.Tensor | None = None
     word_votes: torch.Tensor | None = None
@@ -135,7 +139,8 @@ class Ballot:
         if self.coverage is not None:
             if self._page_weights is None:
                 here = self.coverage if self.kept_pages is None else self.coverage[self.kept_pages]
-                weights = np.exp(WORDS_WEIGHT * np.square(here[: len(votes)]))
+                weight = WORDS_WEIGHT if self.asked is None else LEADING_WEIGHT
+                weights = np.exp(weight * np.square(here[: len(votes)]))
                 self._page_weights = torch.from_numpy(weights).to(votes.device)
             votes = votes * self._page_weights
         if len(self.excluded):
@@ -167,11 +172,13 @@ class Ballot:
 
         Of several rounds the first pages come first, then the second ones, and so on.
         """
-        rounds = [ballot._order(first_token, end_token) for ballot in (self, *self.later)]
-        turns = itertools.chain.from_iterable(zip(*rounds, strict=True))
-        return list(dict.fromkeys(turns))
+        ballots = (self, *self.later)
+        rounds = [[*b.passages, *b.order(first_token, end_token)] for b in ballots]
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*rounds))
+        return [page for page in dict.fromkeys(turns) if page is not None]
 
-    def _order(self, first_token: int, end_token: int) -> list[int]:
+    def order(self, first_token: int, end_token: int) -> list[int]:
+        """`ranking` of this round alone."""
         order: list[int] = self.votes().argsort(descending=True).tolist()
         if self.kept_pages is not None:
             order = self.kept_pages[order].tolist()
@@ -181,6 +188,15 @@ class Ballot:
             if (page + 1) * PAGE_TOKENS > first_token and page * PAGE_TOKENS < end_token
         ]
 
+    def by_words(self, first_token: int, end_token: int) -> list[int]:
+        """The order of the words alone, where they count: pages that have some of them."""
+        if self.coverage is None:
+            return []
+        covered = self.coverage
+        # Of pages that have the same words the votes say which comes first.
+        order = sorted(self.order(first_token, end_token), key=lambda page: -covered[page])
+        return [page for page in order if covered[page] > 0]
+
     def _by_page(self) -> Mapping[int, float]:
         """Votes by page of the context over those of the best one, for those in the store."""
         shares = [ballot.votes() for ballot in (self, *self.later)]
@@ -189,9 +205,10 @@ class Ballot:
         return dict(zip(pages, found.tolist(), strict=True))
 
     def pages(self, first_token: int, end_token: int, budget_tokens: int) -> torch.Tensor:
-        """The winning pages, each with its right neighbour, int64 ascending, as the store counts.
+        """The winning pages, each with its right neighbour, int64 [n], as the store counts them.
 
-        A passage that starts near the end of a page goes on in the next one.
+        A passage that starts near the end of a page goes on in the next one. Neighbours stand side
+        by side in the order of the text, and those with the best page last.
 
         Args:
             first_token, end_token: where what may be chosen begins and ends.
@@ -208,7 +225,7 @@ class Ballot:
                     chosen[candidate] = None
             if len(chosen) >= limit:
                 break
-        pages = torch.tensor(sorted(chosen), dtype=torch.long)
+        pages = torch.tensor(_best_last(list(chosen)), dtype=torch.long)
         if self.kept_pages is None:
             return pages
         return torch.searchsorted(torch.from_numpy(self.kept_pages), pages)
@@ -228,6 +245,19 @@ class Ballot:
             )
             for page in order
         )
+
+
+def _best_last(pages: list[int]) -> list[int]:
+    """Runs of neighbours among pages given best first, the run of the best page last."""
+    place = {page: number for number, page in enumerate(pages)}
+    runs: list[list[int]] = []
+    for page in sorted(pages):
+        if runs and runs[-1][-1] == page - 1:
+            runs[-1].append(page)
+        else:
+            runs.append([page])
+    runs.sort(key=lambda run: min(place[page] for page in run), reverse=True)
+    return [page for run in runs for page in run]
 
 
 def head_votes(

@@ -5,11 +5,16 @@ words verbatim; words find just that, and nothing else. So the vote is weighed b
 A word counts by its inverse document frequency as in BM25 (Robertson and Zaragoza 2009, section
 3.4), ln(1 + (N - n + 0.5) / (n + 0.5)) for n of N pages. A word that the context lacks counts most
 of all: a question whose words are hardly in the text should hardly be answered by words.
+
+A question that takes several facts names the first one only: "Where is the trombone?" has no word
+of "Zadie went to the attic". So in later rounds the words count that stand beside the question's in
+the same sentence ("Zadie picked up the trombone").
 """
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +25,14 @@ NEAR_TOKENS = 4
 # Of a longer question the first words count.
 MAX_WORDS = 64
 
+# A sentence that goes on beyond its page is read so far.
+SENTENCE_TOKENS = 24
+# Its words lead on if the rarest word of the question that it has weighs so much of the rarest one
+# that the context has.
+LEADING_PART = 0.8
+
 _WORD = re.compile(r"\w+")
+_SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+")
 
 Spelling = tuple[int, ...]
 
@@ -58,17 +70,81 @@ def coverage(context_ids: np.ndarray, words: Sequence[tuple[Spelling, ...]]) -> 
     num_pages = -(-len(context_ids) // PAGE_TOKENS)
     covered, total = np.zeros(num_pages, dtype=np.float32), 0.0
     for word in words:
-        present = np.zeros(num_pages, dtype=bool)
-        for spelling in word:
-            places = _places(context_ids, spelling)
-            for edge in (-NEAR_TOKENS, len(spelling) - 1 + NEAR_TOKENS):
-                pages = (places + edge) // PAGE_TOKENS
-                present[pages.clip(0, num_pages - 1)] = True
-        holders = int(present.sum())
-        idf = math.log(1 + (num_pages - holders + 0.5) / (holders + 0.5))
+        present = _present(context_ids, word)
+        idf = _idf(present)
         covered += idf * present
         total += idf
     return covered / total if total else covered
+
+
+def _present(context_ids: np.ndarray, word: tuple[Spelling, ...]) -> np.ndarray:
+    """Which pages have a word: bool [num_pages]."""
+    num_pages = -(-len(context_ids) // PAGE_TOKENS)
+    present = np.zeros(num_pages, dtype=bool)
+    for spelling in word:
+        places = _places(context_ids, spelling)
+        for edge in (-NEAR_TOKENS, len(spelling) - 1 + NEAR_TOKENS):
+            pages = (places + edge) // PAGE_TOKENS
+            present[pages.clip(0, num_pages - 1)] = True
+    return present
+
+
+def _idf(present: np.ndarray) -> float:
+    holders = int(present.sum())
+    return math.log(1 + (len(present) - holders + 0.5) / (holders + 0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What later rounds read passages with.
+
+    Args:
+        question: the asker's own words.
+        encode: text to token ids.
+        decode: token ids to text.
+    """
+
+    question: str
+    encode: Callable[[str], Sequence[int]]
+    decode: Callable[[Sequence[int]], str]
+
+    def leading_words(
+        self, context_ids: np.ndarray, pages: Sequence[int], span: tuple[int, int]
+    ) -> list[tuple[Spelling, ...]]:
+        """Spellings of the words beside the question's in the best sentence of some pages.
+
+        Args:
+            context_ids: int32 [N].
+            pages: where the sentence may stand.
+            span: first and end token of what may be read.
+
+        Returns:
+            Nothing where no sentence has the question's rare words.
+        """
+        asked = dict.fromkeys(word.lower() for word in _WORD.findall(self.question))
+        found = spellings(self.question, self.encode)
+        weights: dict[str, float] = {}
+        for word, spelling in zip(asked, found, strict=False):
+            present = _present(context_ids, spelling)
+            if present.any():
+                weights[word] = _idf(present)
+        best, most = "", (LEADING_PART * max(weights.values(), default=0.0), 0.0)
+        for sentence in self._sentences(context_ids, pages, span):
+            words = {word.lower() for word in _WORD.findall(sentence)}
+            held = [weights[word] for word in words if word in weights]
+            # One rare word says more than several common ones.
+            if held and (max(held), sum(held)) > most:
+                best, most = sentence, (max(held), sum(held))
+        others = [word for word in _WORD.findall(best) if word.lower() not in asked]
+        return spellings(" ".join(others), self.encode)
+
+    def _sentences(
+        self, context_ids: np.ndarray, pages: Sequence[int], span: tuple[int, int]
+    ) -> Iterator[str]:
+        for page in pages:
+            start = max(page * PAGE_TOKENS - SENTENCE_TOKENS, span[0])
+            end = min((page + 1) * PAGE_TOKENS + SENTENCE_TOKENS, span[1])
+            yield from _SENTENCE_END.split(self.decode(context_ids[start:end].tolist()))
 
 
 def _places(ids: np.ndarray, spelling: Spelling) -> np.ndarray:

@@ -297,9 +297,10 @@ def driven_passes(team: Team) -> Passes:
     def unvoted(method: Method, own_words: tuple[int, int]) -> Any:
         return DrivenPass(team, "unvoted", own_words=list(own_words))
 
-    def answer(method: Method, pages: torch.Tensor | None = None) -> Any:
-        made = DrivenPass(team, "answer", pages=None if pages is None else pages.tolist())
-        made.alone = AnswerPass(method, pages)
+    def answer(method: Method, pages: torch.Tensor | None = None, before_page: int = 0) -> Any:
+        given = None if pages is None else pages.tolist()
+        made = DrivenPass(team, "answer", pages=given, before_page=before_page)
+        made.alone = AnswerPass(method, pages, before_page)
         return made
 
     return Passes(question, unvoted, answer)

@@ -19,6 +19,7 @@ from hipcli.engine.distributed.attending import (
 )
 from hipcli.engine.distributed.choosing import Chooser
 from hipcli.engine.methods.base import Method, no_blocks
+from hipcli.engine.passes.given import GivenPages
 from hipcli.engine.passes.parts import Part, parts
 from hipcli.engine.store.layout import PAGE_TOKENS
 from hipcli.kernels.types import SparsePlan
@@ -104,25 +105,25 @@ class ShardAnswer:
     Args:
         method: sinks and window.
         chooser: selects where no pages are given.
-        pages: int64 [n], pages that every layer and head attends; None lets the method select.
+        given: pages that every layer and head attends; None lets the method select.
     """
 
     method: Method
     chooser: Chooser
-    pages: torch.Tensor | None = None
+    given: GivenPages | None = None
     _kept: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def attend(self, layer: int, q: torch.Tensor, step: ShardStep) -> torch.Tensor:
         """See `ShardAttention`."""
         start = self.method.geometry.window_start(step.start)
-        starts = step.store.filled(start).expand(len(q)).contiguous()
-        size = self.method.block_size_k if self.pages is None else PAGE_TOKENS
+        near_start = start if self.given is None else self.given.near_start(start)
+        starts = step.store.filled(near_start).expand(len(q)).contiguous()
+        size = self.method.block_size_k if self.given is None else PAGE_TOKENS
         blocks = None
-        if start and self.pages is not None:
-            first = self.method.geometry.sink_tokens // PAGE_TOKENS
-            inside = (self.pages >= first) & (self.pages < start // PAGE_TOKENS)
+        if start and self.given is not None:
+            pages = self.given.blocks(start, self.method.geometry.sink_tokens)
             shape = (len(q), step.store.layout.num_kv_heads, -1)
-            blocks = self.pages[inside].int().expand(shape).contiguous()
+            blocks = pages.int().expand(shape).contiguous()
         elif start:
             blocks = self.chooser.for_token(layer, q, starts, step)
         if blocks is None:

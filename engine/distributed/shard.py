@@ -30,6 +30,7 @@ from hipcli.engine.errors import DamagedSessionError, DoesNotFitError, HipError
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import KeysWritten
 from hipcli.engine.methods.base import Method
+from hipcli.engine.passes.given import GivenPages
 from hipcli.engine.store.tail import Tail
 
 # Room for how a command went on one rank: a short message.
@@ -199,16 +200,18 @@ class Shard:
         chooser, device = Chooser(self.method), self.runner.device
         if kind == "question":
             weights = made.pop("head_weights")
-            given = None if weights is None else torch.tensor(weights, device=device)
+            counted = None if weights is None else torch.tensor(weights, device=device)
             words = tuple(made.pop("own_words"))
-            poll = Poll(own_words=words, head_weights=given, **made)
+            poll = Poll(own_words=words, head_weights=counted, **made)
             self.passes[handle] = ShardQuestion(self.method, chooser, poll)
         elif kind == "unvoted":
             words = tuple(made["own_words"])
             self.passes[handle] = ShardUnvoted(self.method, chooser, words)
         else:
-            pages = made["pages"]
-            given = None if pages is None else torch.tensor(pages, device=device).long()
+            given = None
+            if made["pages"] is not None:
+                pages = torch.tensor(made["pages"], dtype=torch.long, device=device)
+                given = GivenPages(pages, made["before_page"])
             self.passes[handle] = ShardAnswer(self.method, chooser, given)
 
     def _tail(self, store: int, handle: int) -> None:

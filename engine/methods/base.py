@@ -39,6 +39,11 @@ class Geometry:
             return 0
         return start
 
+    def first_window_start(self, position: int) -> int:
+        """`window_start` of the first query from `position` on that does not attend everything."""
+        page = -(-max(self.dense_tokens, self.sink_tokens + self.window_tokens + 1) // PAGE_TOKENS)
+        return self.window_start(max(position, page * PAGE_TOKENS))
+
     def kept_from(self, start: int, end: int, device_pages: int) -> int:
         """First token that a pass over [start, end) finds on the device without fetching it.
 

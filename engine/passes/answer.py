@@ -6,6 +6,7 @@ import torch
 
 from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method, no_blocks
+from hipcli.engine.passes.given import GivenPages
 from hipcli.engine.passes.tokens import attend_tokens
 from hipcli.engine.passes.views import Frame, PackedView
 from hipcli.engine.store.pages import PAGE_TOKENS
@@ -17,15 +18,17 @@ class AnswerPass:
 
     Args:
         method: geometry, and the selection when no pages are given.
-        pages: int64 [n] pages that every layer and head attends besides sinks and window,
-            ascending; None lets the method select per layer and KV head.
+        pages: int64 [n] pages that every layer and head attends besides sinks and window, in the
+            order in which they stand; None lets the method select per layer and KV head.
+        before_page: where they stand, see `GivenPages`.
     """
 
     method: Method
     pages: torch.Tensor | None = None
+    before_page: int = 0
     _views: dict[int, PackedView] = field(default_factory=dict)
     _frame: Frame | None = None
-    # The given pages between sinks and the window that starts there, for all KV heads.
+    # What is given between sinks and the window that starts there, for all KV heads.
     _shared: tuple[int, torch.Tensor] | None = None
     # Given pages make one plan for all layers of a pass.
     _plan: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -35,6 +38,11 @@ class AnswerPass:
     def block_size_k(self) -> int:
         """Tokens of a selected block."""
         return self.method.block_size_k if self.pages is None else PAGE_TOKENS
+
+    @property
+    def given(self) -> GivenPages | None:
+        """The given pages, if there are any."""
+        return None if self.pages is None else GivenPages(self.pages, self.before_page)
 
     @property
     def graphs(self) -> bool:
@@ -65,7 +73,7 @@ class AnswerPass:
         window_start = self.method.geometry.window_start(step.start)
         if step.store.backend == "cpu":
             blocks = self._blocks(layer, q, step, window_start)
-            return self._attend_view(layer, q, step, window_start, blocks)
+            return self._attend_view(layer, q, step, self._near_start(window_start), blocks)
         if self._plan is None or self.pages is None or self._plan_of != (step.start, q.shape[0]):
             self._plan = self._new_plan(layer, q, step, window_start)
             self._plan_of = (step.start, q.shape[0])
@@ -78,7 +86,7 @@ class AnswerPass:
         tokens = q.shape[0]
         blocks = self._blocks(layer, q, step, window_start)
         blocks = no_blocks(1, step)[0] if blocks is None else blocks.int().to(q.device)
-        starts = step.store.filled(window_start).expand(tokens).contiguous()
+        starts = step.store.filled(self._near_start(window_start)).expand(tokens).contiguous()
         return blocks.expand(tokens, -1, -1).contiguous(), starts
 
     def _blocks(
@@ -87,9 +95,10 @@ class AnswerPass:
         """Selected blocks of the pass, [num_kv_heads, n], or None."""
         if window_start == 0:
             return None
-        if self.pages is not None:
+        given = self.given
+        if given is not None:
             if self._shared is None or self._shared[0] != window_start:
-                pages = self.shared_pages(window_start)
+                pages = given.blocks(window_start, self.method.geometry.sink_tokens)
                 self._shared = window_start, pages.expand(step.store.layout.num_kv_heads, -1)
             return self._shared[1]
         if not self.method.token_blocks:
@@ -98,33 +107,29 @@ class AnswerPass:
             raise ValueError("a method that selects generates an answer token by token")
         return self.method.select_token(layer, q[0], step)
 
-    def shared_pages(self, window_start: int) -> torch.Tensor:
-        """The given pages between sinks and window."""
-        if self.pages is None:
-            raise ValueError("no pages were given")
-        first = self.method.geometry.sink_tokens // PAGE_TOKENS
-        inside = (self.pages >= first) & (self.pages < window_start // PAGE_TOKENS)
-        return self.pages[inside]
+    def _near_start(self, window_start: int) -> int:
+        """First token behind the blocks, where the window starts there."""
+        return window_start if self.given is None else self.given.near_start(window_start)
 
     def _attend_view(
         self,
         layer: int,
         q: torch.Tensor,
         step: StepInput,
-        window_start: int,
+        near_start: int,
         blocks: torch.Tensor | None,
     ) -> torch.Tensor:
         if blocks is not None and self.pages is None:
             # A view is a rectangle; unused tails are equally long in all heads.
             blocks = blocks[:, blocks[0] >= 0]
         view = self._views.get(layer)
-        if view is None or not view.fits(step, q.shape[0], window_start, blocks):
+        if view is None or not view.fits(step, q.shape[0], near_start, blocks):
             sinks = self.method.geometry.sink_tokens
-            step.store.check_attended(layer, blocks, self.block_size_k, sinks, window_start)
+            step.store.check_attended(layer, blocks, self.block_size_k, sinks, near_start)
             view = PackedView.gather(
                 layer,
                 step,
-                window_start,
+                near_start,
                 blocks,
                 sink_tokens=sinks,
                 block_size_k=self.block_size_k,

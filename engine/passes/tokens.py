@@ -4,6 +4,7 @@ import torch
 
 from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Geometry
+from hipcli.engine.passes.given import beyond_window
 from hipcli.engine.passes.pieces import attend_by_pieces
 from hipcli.engine.passes.tiers import fetched, pages_of
 from hipcli.engine.store.pages import PAGE_TOKENS
@@ -42,6 +43,8 @@ def attend_tokens(
     if num_dense:
         outs.append(attend_by_pieces(layer, q[:num_dense], step, step.start))
     pages = pages_of(blocks, block_size_k)
+    if first:
+        pages = beyond_window(pages, first)
     for some in fetched(step, layer, pages[num_dense:], count=True):
         rows = slice(num_dense + some.start, num_dense + some.stop)
         if rows.stop == rows.start:

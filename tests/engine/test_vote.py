@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hipcli.engine.answering.vote import Ballot
-from hipcli.engine.answering.word_match import MAX_WORDS, coverage, spellings
+from hipcli.engine.answering.word_match import MAX_WORDS, Reader, coverage, spellings
 from hipcli.engine.config import CacheConfig
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
@@ -95,6 +95,40 @@ def test_rounds_take_turns() -> None:
     assert sorted(order) == list(range(PAGES))
     evidence = first.evidence(0, PAGES * PAGE_TOKENS, 4)
     assert [passage.start_token // PAGE_TOKENS for passage in evidence] == order[:4]
+
+
+def test_a_round_names_the_passages_that_voted_first() -> None:
+    first, second = ballot(), ballot(asked=(1, 2), passages=[5, 2], excluded=[2, 5])
+    first.count(0, *scores([0.0, 3, 1, 0, 2, 0]))
+    second.count(0, *scores([4.0, 0, 9, 0, 0, 9]))
+    first.later = [second]
+    assert first.ranking(0, PAGES * PAGE_TOKENS)[:5] == [1, 5, 4, 2, 0]
+
+
+def test_the_order_of_the_words_alone() -> None:
+    votes = ballot(coverage=np.array([0.2, 0, 0.7, 0.2, 0, 0], "f4"))
+    votes.count(0, *scores([0.0, 9, 0, 8.5, 0, 0]))
+    assert votes.by_words(0, PAGES * PAGE_TOKENS) == [2, 3, 0]
+    assert votes.by_words(PAGE_TOKENS, PAGES * PAGE_TOKENS) == [2, 3]
+    votes.coverage = None
+    assert votes.by_words(0, PAGES * PAGE_TOKENS) == []
+
+
+def leading(question: str, *pages: str, of: list[int]) -> list[str]:
+    reader = Reader(question, letters, lambda ids: "".join(map(chr, ids)))
+    ids = context(*pages)
+    found = reader.leading_words(ids, of, (0, len(ids)))
+    return ["".join(map(chr, word[0])).strip() for word in found]
+
+
+def test_words_beside_the_asked_one_lead_on() -> None:
+    pages = ("It rained. Zadie took the trombone. Omar slept.", "Zadie went away.", "Omar sang.")
+    question = "Where is the trombone?"
+    assert leading(question, *pages, of=[0]) == ["zadie", "took"]
+    assert leading(question, *pages, of=[1, 2]) == []
+    # In whichever of the pages, and over the border of one.
+    split = ("." * (PAGE_TOKENS - 12) + "\nZadie took ", "the trombone.")
+    assert leading(question, *split, of=[1]) == ["zadie", "took"]
 
 
 def test_votes_of_a_pruned_context_name_pages_of_the_whole_one() -> None:
