@@ -95,19 +95,24 @@ class Engine:
     @property
     def description(self) -> dict[str, Any]:
         """Model (id, revision, format, dtype, weights, device, digest of calibrated heads or None),
-        method (name, settings), hard limit."""
-        settings = asdict(make_config(self.config.method, self.config.method_settings))
+        method (name, settings), hard limit; once weights are loaded, with what is used where the
+        settings left it to the machine."""
+        used = self._loaded
+        method = used.method.config if used else None
+        settings = method or make_config(self.config.method, self.config.method_settings)
+        dtype = used.dtype if used else self.config.dtype
+        weights = self.config.weights
         return {
             "model": {
                 "id": self.folder.name,
                 "revision": self.folder.revision,
                 "format": self.folder.format,
-                "dtype": self._loaded.dtype if self._loaded else self.config.dtype,
-                "weights": self.config.weights,
+                "dtype": dtype,
+                "weights": dtype if weights == "auto" else weights,
                 "device": self._loaded.device if self._loaded else self.config.device,
                 "heads": self.heads.digest if self.heads else None,
             },
-            "method": {"name": self.config.method, **settings},
+            "method": {"name": self.config.method, **asdict(settings)},
             "context_limit": self.trained_tokens if self.config.method == "dense" else None,
         }
 

@@ -9,7 +9,7 @@ from hipcli.engine.config import EngineConfig
 from hipcli.engine.device import GPU_DENSE_TOKENS, check_kv_dtype, check_weights, chunk_tokens
 from hipcli.engine.errors import ModelError, UsageError
 from hipcli.engine.forward.runner import Runner
-from hipcli.engine.methods import make_method
+from hipcli.engine.methods import make_config, make_method
 from hipcli.engine.methods.base import Method
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.infini import InfiniMethod
@@ -92,6 +92,7 @@ class LoadedEngine:
             "kv_dtype": loaded.dtype if config.kv_dtype == "auto" else config.kv_dtype,
             "rope": {str(key): repr(value) for key, value in dict(rope).items()},
             "method": _method_record(config, method),
+            "read_with": _read_with(method),
         }
         if config.weights != "auto":
             identity["weights_as"] = config.weights
@@ -102,7 +103,8 @@ class LoadedEngine:
     def with_method(self, config: EngineConfig) -> "LoadedEngine":
         """The same weights with the method that `config` names."""
         method = _method(config, self.runner, self.folder)
-        identity = {**self.identity, "method": _method_record(config, method)}
+        record = {"method": _method_record(config, method), "read_with": _read_with(method)}
+        identity = {**self.identity, **record}
         tiering = _tiering(config, self.runner, method)
         return replace(self, method=method, identity=identity, tiering=tiering)
 
@@ -148,13 +150,14 @@ def _tiering(config: EngineConfig, runner: Runner, method: Method) -> Tiering | 
 
 
 def _method(config: EngineConfig, runner: Runner, folder: ModelFolder) -> Method:
-    method: Method = make_method(config.method, config.method_settings)
+    device = runner.device.type
+    method: Method = make_method(config.method, config.method_settings, device)
     if runner.layout.quantised and not method.reads_fp8:
         raise UsageError(
             f"--method {config.method} does not attend keys and values in fp8",
             "leave --kv-dtype at auto",
         )
-    if isinstance(method, HipMethod) and runner.device.type == "cuda":
+    if isinstance(method, HipMethod) and device == "cuda":
         # Not a setting of its own: a session serves other devices too.
         method.dense_floor_tokens = min(runner.trained_tokens, GPU_DENSE_TOKENS)
     if isinstance(method, InfiniMethod):
@@ -164,11 +167,19 @@ def _method(config: EngineConfig, runner: Runner, folder: ModelFolder) -> Method
 
 
 def _method_record(config: EngineConfig, method: Method) -> dict[str, Any]:
-    """The method as a session's identity has it."""
-    record = {"name": config.method, **asdict(method.config)}
+    """The method as a session's identity has it: what is left to the device stays so."""
+    settings = asdict(make_config(config.method, config.method_settings))
+    record = {"name": config.method, **settings}
     if isinstance(method, InfiniMethod) and method.own_attention.gates is not None:
         record["gates"] = gates_digest(method.own_attention.gates)
     return record
+
+
+def _read_with(method: Method) -> dict[str, int]:
+    """The numbers behind what the settings left to the device, for who reads a manifest."""
+    if not isinstance(method, HipMethod):
+        return {}
+    return {name: getattr(method.config, name) for name in method.config.AUTOMATIC}
 
 
 def _check_kernels(runner: Runner, name: str) -> None:

@@ -68,6 +68,7 @@ def result_of(
             "kv_device_bytes": kv_bytes if on_gpu else 0,
             "kv_host_bytes": 0 if on_gpu else kv_bytes - on_disk,
             "kv_disk_bytes": on_disk,
+            "kv_resident_bytes": getattr(context.store, "resident_bytes", 0),
             "peak_rss_bytes": peak_rss_bytes(),
             "peak_device_bytes": runner.peak_device_bytes(),
         },

@@ -1,8 +1,12 @@
 """How much memory this process takes."""
 
 import mmap
+import re
 import resource
 import sys
+from collections.abc import Sequence
+
+_MAPPING = re.compile(rb"([0-9a-f]+)-[0-9a-f]+ ")
 
 
 def peak_rss_bytes() -> int:
@@ -18,3 +22,23 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * mmap.PAGESIZE
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def resident_in(ranges: Sequence[tuple[int, int]]) -> int:
+    """What of mapped files is in memory now as this process's own; 0 where nothing tells.
+
+    Args:
+        ranges: addresses [start, end) that a file is mapped to, or a part of one.
+    """
+    total, counts = 0, False
+    try:
+        with open("/proc/self/smaps", "rb") as file:
+            for line in file:
+                if found := _MAPPING.match(line):
+                    start = int(found[1], 16)
+                    counts = any(first <= start < last for first, last in ranges)
+                elif counts and line.startswith(b"Rss:"):
+                    total += int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return 0
+    return total

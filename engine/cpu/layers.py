@@ -47,7 +47,8 @@ class GatedMlp:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(self.activation(gate) * up)
+        # What an activation returns is its own.
+        return self.down(self.activation(gate).mul_(up))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

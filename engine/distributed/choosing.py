@@ -11,7 +11,9 @@ import torch
 from hipcli.engine.distributed.attending import ShardStep
 from hipcli.engine.distributed.selecting import Scoring
 from hipcli.engine.methods.base import Method, Schedule
+from hipcli.engine.methods.configs import EVERYTHING
 from hipcli.engine.methods.hip import LAST_TOKENS, QUESTION_PAGES
+from hipcli.engine.methods.selection import only_from
 from hipcli.engine.store.layout import PAGE_TOKENS
 
 
@@ -52,7 +54,12 @@ class Chooser:
             return None
         config, scores_of = self.method.config, self._scoring(step)
         sizes = (PAGE_TOKENS, min(config.query_stride, PAGE_TOKENS))
-        scores, pages = scores_of.pages(layer, q, window_starts, config.sink_tokens, sizes)
+        first, reach = config.sink_tokens, config.prefill_reach_tokens
+        if reach < EVERYTHING:
+            first = max(first, int(window_starts.min()) - reach)
+        scores, pages = scores_of.pages(layer, q, window_starts, first, sizes)
+        if reach < EVERYTHING:
+            scores = only_from(scores, window_starts - reach, pages)
         return scores_of.best(scores, pages, config.prefill_budget_tokens // PAGE_TOKENS)
 
     def for_token(

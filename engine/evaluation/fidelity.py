@@ -221,8 +221,10 @@ def measure_text(
     ids = ids[: min(max_tokens, engine.trained_tokens)]
     if len(ids) < 2:
         raise DoesNotFitError("the text for --fidelity has less than two tokens")
-    made = [(name, make_method(name, settings.get(name, {}))) for name in methods]
-    yield from measure(engine.runner, made, torch.tensor(ids))
+    runner = engine.runner
+    device = runner.device.type
+    made = [(name, make_method(name, settings.get(name, {}), device)) for name in methods]
+    yield from measure(runner, made, torch.tensor(ids))
 
 
 def _answers_from(num_tokens: int) -> int:

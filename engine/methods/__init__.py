@@ -10,6 +10,7 @@ import importlib
 from typing import Any, NamedTuple
 
 from hipcli.engine.errors import UsageError
+from hipcli.engine.methods.configs import HipConfig
 
 
 class MethodEntry(NamedTuple):
@@ -150,6 +151,12 @@ def accepted(name: str, settings: dict[str, int]) -> dict[str, int]:
     return {key: value for key, value in settings.items() if key in known}
 
 
-def make_method(name: str, settings: dict[str, int]) -> Any:
-    """A method with its config. Raises UsageError as `make_config` does."""
-    return load(entry(name).method)(make_config(name, settings))
+def make_method(name: str, settings: dict[str, int], device: str) -> Any:
+    """A method with its config, for a device of a type such as `cpu` or `cuda`.
+
+    Raises UsageError as `make_config` does.
+    """
+    config = make_config(name, settings)
+    if isinstance(config, HipConfig):
+        config = config.on(device)
+    return load(entry(name).method)(config)

@@ -1,8 +1,11 @@
 """Settings of the attention methods: one frozen class each, defaults stated once, no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 PAGE_TOKENS = 64
+# A reach beyond every context.
+EVERYTHING = 1 << 30
 
 
 def check_pages(config: object, *names: str) -> None:
@@ -29,7 +32,10 @@ class HipConfig:
         sink_tokens: first tokens that every query attends.
         window_tokens: last tokens that every query attends.
         budget_tokens: tokens selected for a query of the question or the answer, per KV head.
-        prefill_budget_tokens: the same for a query block while a document is read.
+        prefill_budget_tokens: the same for a query block while a document is read; 0 for what
+            suits the device.
+        prefill_reach_tokens: the query block selects among so many tokens before its window; 0
+            for what suits the device.
         dense_tokens: queries at earlier positions attend everything.
         block_size_k: tokens of a selected block, when queries are selected for one by one.
         query_distance_tokens: distance between query and keys while selecting.
@@ -42,7 +48,8 @@ class HipConfig:
     sink_tokens: int = 256
     window_tokens: int = 1024
     budget_tokens: int = 2048
-    prefill_budget_tokens: int = 1024
+    prefill_budget_tokens: int = 0
+    prefill_reach_tokens: int = 0
     dense_tokens: int = 3072
     block_size_k: int = 16
     query_distance_tokens: int = 1024
@@ -51,8 +58,16 @@ class HipConfig:
     candidate_refresh_steps: int = 16
     block_refresh_steps: int = 4
 
+    # What 0 stands for, on a CPU and on other devices. What is selected while a document is read
+    # changes little of the answers (docs/log.md), and a CPU pays most for it.
+    AUTOMATIC: ClassVar[dict[str, tuple[int, int]]] = {
+        "prefill_budget_tokens": (256, 1024),
+        "prefill_reach_tokens": (131072, EVERYTHING),
+    }
+
     def __post_init__(self) -> None:
-        check_pages(self, "sink_tokens", "window_tokens", "budget_tokens", "prefill_budget_tokens")
+        check_pages(self, "sink_tokens", "window_tokens", "budget_tokens")
+        check_pages(self, *(name for name in self.AUTOMATIC if getattr(self, name)))
         if self.block_size_k not in (8, 16, 32, 64):
             raise ValueError(f"block_size_k is {self.block_size_k}; it must be 8, 16, 32 or 64")
         check_at_least(self, 1, "query_stride", "candidate_refresh_steps", "block_refresh_steps")
@@ -62,6 +77,16 @@ class HipConfig:
                 f"candidate_tokens is {self.candidate_tokens}; it must be at least"
                 f" budget_tokens ({self.budget_tokens})"
             )
+
+    def on(self, device: str) -> "HipConfig":
+        """The same with numbers for what was left to the device, a type such as `cpu`."""
+        column = 0 if device == "cpu" else 1
+        numbers = {
+            name: values[column]
+            for name, values in self.AUTOMATIC.items()
+            if not getattr(self, name)
+        }
+        return replace(self, **numbers)
 
 
 @dataclass(frozen=True, slots=True)

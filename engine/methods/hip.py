@@ -16,8 +16,14 @@ import torch
 
 from hipcli.engine.forward.step import Step, StepInput
 from hipcli.engine.methods.base import Geometry, Kernels, Schedule
-from hipcli.engine.methods.configs import HipConfig
-from hipcli.engine.methods.selection import best_blocks, best_pages, shared_pages, within_reach
+from hipcli.engine.methods.configs import EVERYTHING, HipConfig
+from hipcli.engine.methods.selection import (
+    best_blocks,
+    best_pages,
+    only_from,
+    shared_pages,
+    within_reach,
+)
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks
@@ -43,7 +49,7 @@ class HipMethod(Kernels):
     """See the module. Holds the selections of one running answer; `reset` forgets them.
 
     Args:
-        config: its settings.
+        config: its settings; what they leave to the device is as on a GPU, see `HipConfig.on`.
         dense_floor_tokens: attention is dense at least up to here, whatever the settings say:
             where dense attention is the faster one on the device at hand.
     """
@@ -53,6 +59,9 @@ class HipMethod(Kernels):
     follows_votes: bool = True
     dense_floor_tokens: int = 0
     _cache: dict[int, _LayerCache] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.config = self.config.on("cuda")
 
     @property
     def geometry(self) -> Geometry:
@@ -90,20 +99,26 @@ class HipMethod(Kernels):
         self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput
     ) -> torch.Tensor:
         """See `Method.select_prefill`."""
-        config = self.config
+        config, backend = self.config, step.store.backend
+        reach = config.prefill_reach_tokens
+        index, first = within_reach(step.store.index[layer], window_starts, backend, reach)
+        offset = first * PAGE_TOKENS
+        starts = window_starts - offset if first else window_starts
         scores = score_pages(
             q,
-            within_reach(step.store.index[layer], window_starts, step.store.backend),
-            window_starts,
+            index,
+            starts,
             self._rope(step),
             config.query_distance_tokens,
             PAGE_TOKENS,
             min(config.query_stride, PAGE_TOKENS),
-            config.sink_tokens,
-            backend=step.store.backend,
+            max(config.sink_tokens - offset, 0),
+            backend=backend,
         )
-        num_pages = config.prefill_budget_tokens // PAGE_TOKENS
-        return select_blocks(scores, num_pages, backend=step.store.backend)
+        if reach < EVERYTHING:
+            scores = only_from(scores, starts - reach)
+        pages = select_blocks(scores, config.prefill_budget_tokens // PAGE_TOKENS, backend=backend)
+        return torch.where(pages < 0, pages, pages + first) if first else pages
 
     def select_question(
         self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: StepInput

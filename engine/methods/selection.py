@@ -56,17 +56,35 @@ def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
     return x.unsqueeze(1).expand(-1, times, *x.shape[1:]).flatten(0, 1).contiguous()
 
 
-def within_reach(index: PageIndex, window_starts: torch.Tensor, backend: str) -> PageIndex:
-    """The summaries in front of the last window, which are all that can be chosen.
+def within_reach(
+    index: PageIndex, window_starts: torch.Tensor, backend: str, reach_tokens: int
+) -> tuple[PageIndex, int]:
+    """The summaries of pages that can be chosen: before the last window, as far as a reach.
 
     A store has room for the whole context from the first chunk on. For a GPU nothing is left out:
     to ask how far the windows reach would wait for it, and its kernels want all summaries.
+
+    Returns:
+        The index, and the page its first summary is of.
     """
     if backend != "cpu":
-        return index
+        return index, 0
+    first = max(int(window_starts.min()) - reach_tokens, 0) // index.page_size
     last = int(window_starts.max()) // index.page_size
-    scales = None if index.scales is None else index.scales[:, :last]
-    return replace(index, summaries=index.summaries[:, :last], scales=scales)
+    scales = None if index.scales is None else index.scales[:, first:last]
+    return replace(index, summaries=index.summaries[:, first:last], scales=scales), first
+
+
+def only_from(
+    scores: torch.Tensor, starts: torch.Tensor, pages: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Scores [N, num_kv_heads, n] with -inf for pages that begin before `starts`, integers [N].
+
+    `pages` int64 [n] tells which they are; None for all from the first on.
+    """
+    page = torch.arange(scores.shape[-1], device=scores.device) if pages is None else pages
+    before = page * PAGE_TOKENS < starts[:, None]
+    return scores.masked_fill(before[:, None], -torch.inf)
 
 
 def group_shares(scores: torch.Tensor, group: int, softmax_scale: float) -> torch.Tensor:

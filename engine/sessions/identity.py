@@ -15,8 +15,9 @@ FORMAT_VERSION = 3
 ENGINE_VERSION = 3
 
 
-# Told to people, no part of the identity: the same weights under another name are the same.
-LABELS = ("model_name",)
+# Told to people, no part of the identity: the same weights under another name are the same, and
+# what a CPU reads serves a GPU, whose numbers for what is left to the device are others.
+LABELS = ("model_name", "read_with")
 
 
 def identity_key(record: dict[str, Any]) -> str:

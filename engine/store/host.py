@@ -7,6 +7,7 @@ temporary file takes what memory does not hold.
 import numpy as np
 import torch
 
+from hipcli.engine.resident import resident_in
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
 from hipcli.engine.store.layout import KVLayout
 from hipcli.engine.store.limits import HostLimit
@@ -107,6 +108,11 @@ class HostMemory:
         if self._limit.reached(self._filed * self._layout.page_bytes * 9 // 8):
             for pages, _ in self._ranges:
                 pages.let_go(self._filed * self._layout.page_bytes)
+
+    @property
+    def resident_bytes(self) -> int:
+        """What of the pages' files is in memory now."""
+        return resident_in([pages.filed for pages, _ in self._ranges])
 
     def compare(self, part: int, layer: int, pages: torch.Tensor | None) -> None:
         """Compare pages (None: all) with their checksums, as `PageChecks.compare` says."""

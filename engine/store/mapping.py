@@ -106,6 +106,11 @@ class AddressRange:
         self._map(self._address, self.num_bytes, flags, fd, offset)
         self._file_bytes = self.num_bytes
 
+    @property
+    def filed(self) -> tuple[int, int]:
+        """Addresses [start, end) of what a file holds."""
+        return self._address, self._address + self._file_bytes
+
     def let_go(self, num_bytes: int) -> None:
         """Give back the memory of the first bytes, as far as a file holds them.
 

@@ -226,6 +226,11 @@ class KVStore:
                     self._memory.compare(part, layer, last)
 
     @property
+    def resident_bytes(self) -> int:
+        """What is in memory now of pages that lie in files; 0 where files are not mapped."""
+        return self._memory.resident_bytes if isinstance(self._memory, HostMemory) else 0
+
+    @property
     def overflow_bytes(self) -> int:
         """Size of the file that takes the pages of an empty store whose memory is too small, or
         0."""

@@ -42,9 +42,22 @@ def methods(context: typer.Context) -> int:
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:
-    shown = ", ".join(f"{name}={value}" for name, value in entry["settings"].items())
+    from hipcli.engine.methods.configs import HipConfig
+
+    # What is left to the device is told as what comes of it.
+    left = HipConfig.AUTOMATIC if entry["name"] == "hip" else {}
+    shown = ", ".join(
+        f"{name}={_on_devices(*left[name]) if name in left else value}"
+        for name, value in entry["settings"].items()
+    )
     what = (entry["name"], entry["summary"], entry["source"], entry["cost"])
     return (*what, shown or "-")
+
+
+def _on_devices(on_cpu: int, elsewhere: int) -> str:
+    from hipcli.engine.methods.configs import EVERYTHING
+
+    return f"0 ({on_cpu} on a CPU, {'all' if elsewhere == EVERYTHING else elsewhere} on a GPU)"
 
 
 def _defaults(config_path: str) -> dict[str, Any]:

@@ -191,9 +191,12 @@ class AskRun(Run):
         memory = result.memory
         if memory:
             kv = sum(memory.get(f"kv_{place}_bytes", 0) for place in ("device", "host", "disk"))
+            resident = memory.get("kv_resident_bytes", 0)
+            mapped = f", {size(resident)} of them in memory now" if resident else ""
             self._console.detail(
                 f"keys and values {size(kv)}, {size(memory.get('kv_disk_bytes', 0))} of it in the"
-                f" session's files; at most {size(memory.get('peak_rss_bytes', 0))} of main memory"
+                f" session's files{mapped};"
+                f" at most {size(memory.get('peak_rss_bytes', 0))} of main memory"
             )
         if result.drafted_tokens:
             self._console.detail(

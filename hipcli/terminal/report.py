@@ -20,6 +20,7 @@ _MEMORY = (
     "kv_device_bytes",
     "kv_host_bytes",
     "kv_disk_bytes",
+    "kv_resident_bytes",
     "peak_rss_bytes",
     "peak_device_bytes",
 )

@@ -1,8 +1,8 @@
 """Sparse attention on a CPU: batched matrix products over gathered blocks.
 
 Faster than `reference.py` because it gathers whole blocks, folds the query heads of a KV head into
-rows, rotates a key once for all query blocks whose window holds it, keeps the scores of one query
-block in cache, and writes into buffers that outlive a query block.
+rows, rotates and places a key once for all query blocks whose window holds it, keeps the scores of
+one query block in cache, and writes into buffers that outlive a query block.
 """
 
 from __future__ import annotations
@@ -131,21 +131,74 @@ def _attend_sparse(call: _Call, spans: list[_Span], num_selected: int) -> None:
     window_k, window_v = key_range(call.kv, origin, end)
     window_k = rope.rotate_into(torch.empty_like(window_k), window_k, packed)
     rows = _rotated_queries(call, spans, packed + call.first - origin)
-    num_kv_heads, _, head_dim = window_k.shape
     far = _FarBlocks.of(call, spans, num_selected) if packed else None
+    joined: _Joined | None = None
     for place, (span, queries) in enumerate(zip(spans, rows, strict=True)):
         shift = span.window_start - origin
-        near = slice(shift, call.first + span.high - origin)
-        keys, values = window_k[:, near], window_v[:, near]
+        near = call.first + span.high - span.window_start
+        if joined is None or joined.near != near:
+            joined = _Joined.of(call, (window_k, window_v), packed, near, shift)
+        keys, values = joined.at(shift)
         if far is not None:
-            shape = (num_kv_heads, packed + keys.shape[1], head_dim)
-            joined_k, joined_v = call.buffers.keys(shape, keys), call.buffers.values(shape, keys)
-            rope.rotate_into(joined_k[:, :packed], far.keys(place), shift)
-            joined_k[:, packed:] = keys
-            joined_v[:, :packed] = far.values(place)
-            joined_v[:, packed:] = values
-            keys, values = joined_k, joined_v
+            rope.rotate_into(keys[:, :packed], far.keys(place), shift)
+            values[:, :packed] = far.values(place)
         _attend(call, span, queries, keys, values)
+
+
+@dataclass(slots=True)
+class _Joined:
+    """Far and near keys and values of one span after another, in memory that moves on with them.
+
+    A product wants them side by side, and neighbours share most of a window. So a span stands
+    `shift` rows behind the first one: window keys stay where they are, only new ones are added, and
+    what is far takes the place of keys that no later span attends. The new keys of a head reach
+    into the next head's rows, as far as that one's far blocks have moved on.
+
+    Args:
+        packed: rows of what is far, left to who attends.
+        near: tokens of the window, the same for all of the spans.
+        start: shift of the first one.
+        windows: keys and values [num_kv_heads, N, head_dim] of all windows.
+        flat: memory for both.
+        placed: tokens of the windows that are in it.
+    """
+
+    packed: int
+    near: int
+    start: int
+    windows: tuple[torch.Tensor, torch.Tensor]
+    flat: tuple[torch.Tensor, torch.Tensor]
+    placed: int
+
+    @classmethod
+    def of(
+        cls,
+        call: _Call,
+        windows: tuple[torch.Tensor, torch.Tensor],
+        packed: int,
+        near: int,
+        start: int,
+    ) -> _Joined:
+        num_kv_heads, tokens, head_dim = windows[0].shape
+        # The last span can stand as far behind as there are tokens behind the first window.
+        rows = num_kv_heads * (packed + near) + tokens - start - near
+        shape = (rows * head_dim,)
+        flat = call.buffers.keys(shape, windows[0]), call.buffers.values(shape, windows[1])
+        return cls(packed, near, start, windows, flat, start)
+
+    def at(self, shift: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [num_kv_heads, packed + near, head_dim] of the span there, which is
+        behind the one before; the first `packed` rows are to be filled."""
+        num_kv_heads, _, head_dim = self.windows[0].shape
+        length, end = self.packed + self.near, shift + self.near
+        first, size = (shift - self.start) * head_dim, num_kv_heads * length * head_dim
+        keys, values = (
+            x[first : first + size].view(num_kv_heads, length, head_dim) for x in self.flat
+        )
+        for rows, window in zip((keys, values), self.windows, strict=True):
+            rows[:, length - (end - self.placed) :] = window[:, self.placed : end]
+        self.placed = end
+        return keys, values
 
 
 @dataclass(frozen=True, slots=True)

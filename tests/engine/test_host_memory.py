@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from hipcli.engine.forward.runner import Runner
 from hipcli.engine.reading.context import Context, ContextReader
 from hipcli.engine.reading.overflow import overflow
 from hipcli.engine.request import AskRequest, InputRecord
-from hipcli.engine.resident import resident_bytes
+from hipcli.engine.resident import resident_bytes, resident_in
 from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.store import limits
 from hipcli.engine.store.limits import HostLimit, available_bytes
@@ -238,3 +239,17 @@ def test_what_fits_leaves_a_quarter_for_what_is_computed(
     monkeypatch.setattr(limits, "resident_bytes", lambda: 500)
     limit = HostLimit(1000, tmp_path)
     assert limit.holds(249) and not limit.holds(250)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_what_of_the_files_is_in_memory_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "pages"
+    path.write_bytes(bytes(1 << 20))
+    mapped = AddressRange(2 << 20)
+    mapped.map_file(path, 1 << 20, shared=True)
+    tensor = mapped.tensor(torch.uint8, (2 << 20,))
+    assert resident_in([mapped.filed]) == 0
+    tensor.add_(1)
+    assert resident_in([mapped.filed]) == 1 << 20
+    mapped.let_go(1 << 19)
+    assert resident_in([mapped.filed]) == 1 << 19

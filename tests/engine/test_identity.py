@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from hipcli.engine.config import CacheConfig, EngineConfig
 from hipcli.engine.loaded import LoadedEngine
+from hipcli.engine.methods.configs import EVERYTHING
 from hipcli.engine.models import ModelFolder, digest
 from hipcli.engine.models.digest_cache import CACHE_FILE, weights_digest
 from hipcli.engine.reading.saving import Saved
@@ -97,6 +98,8 @@ def test_settings_that_shape_keys_and_values_count(source: Path) -> None:
         {"method": "dense"},
         {"method_settings": {"budget_tokens": 512}},
         {"method_settings": {"window_tokens": 512}},
+        {"method_settings": {"prefill_budget_tokens": 256}},
+        {"method_settings": {"prefill_reach_tokens": 131072}},
         {"inputs": ("ab", "")},
         {"inputs": ("", "ab")},
     ]
@@ -109,6 +112,15 @@ def test_names_places_and_chunks_do_not(source: Path, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere"
     shutil.copytree(source, copy)
     assert key(copy, name="other") == key(source) == key(source, prefill_chunk_tokens=128)
+
+
+def test_what_is_left_to_the_device_is_told_and_no_part_of_it(source: Path) -> None:
+    record = saved(source)._record
+    names = ("prefill_budget_tokens", "prefill_reach_tokens")
+    assert [record["method"][name] for name in names] == [0, 0]
+    assert record["read_with"] == dict(zip(names, (256, 131072), strict=True))
+    on_a_gpu = {**record, "read_with": dict(zip(names, (1024, EVERYTHING), strict=True))}
+    assert identity_key(on_a_gpu) == identity_key(record)
 
 
 @pytest.fixture(scope="module")

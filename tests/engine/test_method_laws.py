@@ -42,6 +42,7 @@ def infini() -> InfiniMethod:
 
 SPARSE = {
     "hip": tiny_hip,
+    "hip, near": lambda: tiny_hip(256),
     "quest": lambda: QuestMethod(
         QuestConfig(sink_tokens=64, window_tokens=128, budget_tokens=128, query_distance_tokens=200)
     ),

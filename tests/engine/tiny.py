@@ -68,14 +68,15 @@ CONFIGS = {
 }
 
 
-def tiny_hip() -> HipMethod:
-    """The default method with sizes at which short texts are sparse."""
+def tiny_hip(reach_tokens: int = 0) -> HipMethod:
+    """The default method with sizes at which short texts are sparse; 0 reaches everything."""
     return HipMethod(
         HipConfig(
             sink_tokens=64,
             window_tokens=128,
             budget_tokens=128,
             prefill_budget_tokens=128,
+            prefill_reach_tokens=reach_tokens,
             dense_tokens=0,
             candidate_tokens=256,
             query_distance_tokens=200,

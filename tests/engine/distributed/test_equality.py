@@ -96,6 +96,12 @@ def test_hip_answers_as_on_one_rank(runner, size, mode):
     assert shared(runner, method, mode, size, owners) == whole(runner, method, mode)
 
 
+def test_what_is_near_is_near_on_all_ranks(runner):
+    method = tiny_hip(reach_tokens=256)
+    told = shared(runner, method, "attend", 3, PARTITIONS["interleaved"])
+    assert told == whole(runner, method, "attend")
+
+
 @pytest.mark.parametrize("rounds", [0, 2])
 def test_no_vote_and_two_rounds(runner, rounds):
     method = METHODS["hip"]()
