@@ -97,7 +97,7 @@ def _on_gpu(config: EngineConfig, layout: KVLayout, num_tokens: int) -> tuple[in
     from hipcli.engine.methods import make_method
     from hipcli.engine.reading.tiering import least_slots
 
-    method: Method = make_method(config.method, config.method_settings)
+    method: Method = make_method(config.method, config.method_settings, "cuda")
     if method.reads_tiers:
         least = least_slots(method)
         pages = num_pages(num_tokens)
