@@ -3,7 +3,7 @@
 Everything lives in tensors whose addresses never change, so a CUDA graph can hold the step.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -86,7 +86,8 @@ class DecodePass:
         if answer.given is not None:
             geometry = method.geometry
             start = geometry.first_window_start(store.length)
-            self._given = GivenBlocks(answer.given, start, geometry.sink_tokens, num_kv_heads)
+            given = replace(answer.given, pages=answer.given.pages.to(store.device))
+            self._given = GivenBlocks(given, start, geometry.sink_tokens, num_kv_heads)
         elif self.selects:
             for _ in range(store.layout.num_layers):
                 self._pages.append(_no_plan(num_kv_heads, method.token_pages, store))

@@ -123,8 +123,9 @@ def pins(device: torch.device) -> bool:
 
 def pin(memory: torch.Tensor, device: torch.device) -> str:
     """Pin memory so that the device reads it; what the system says if it refuses, else empty."""
-    torch.cuda.set_device(device)
-    error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+    # In whichever thread this runs: a device without a number is the current one.
+    with torch.cuda.device(device):
+        error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
     if int(error) == 0:
         return ""
     # The error stays with this thread until somebody meets it.
