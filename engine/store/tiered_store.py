@@ -248,5 +248,6 @@ class TieredStore(KVStore):
         if tail.length % PAGE_TOKENS:
             # To where it comes from when the next pass reserves it.
             self._forget(page)
-            for layer, content in enumerate(zip(tail.pages, tail.scales, strict=True)):
-                self._memory.put(layer, page, *content)
+            for layer, (content, scales) in enumerate(zip(tail.pages, tail.scales, strict=True)):
+                put = None if scales is None else scales[None]
+                self._memory.put(layer, page, content[None], put)
