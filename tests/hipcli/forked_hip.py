@@ -152,7 +152,14 @@ def serve(path: str) -> None:
 
     # A pool of threads does not survive a fork.
     torch.set_num_threads(1)
-    for name in ("engine", "loaded", "context", "answering", "checked", "preflight"):
+    for name in (
+        "engine",
+        "loaded",
+        "checked",
+        "answering.answerer",
+        "reading.context",
+        "reading.preflight",
+    ):
         importlib.import_module(f"hipcli.engine.{name}")
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
