@@ -383,16 +383,20 @@ class TieredMemory(DeviceMemory):
         if self._checks is not None:
             self.through = [max(through, last) for through in self.through]
 
+    def _held(self, layer: int, first: int, last: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Runs of pages [first, last) that memory has: the first of each, and their records."""
+        for begin, end in self.slabs.runs(first, last):
+            if self.slabs.holds(begin):
+                yield begin, self.slabs.rows(layer, begin, end).numpy()
+
     def _read(
         self, copier: Copier, layers: range, checks: PageChecks, pages: tuple[int, int]
     ) -> None:
         for layer in layers:
             page_file, index_file = self._files[layer]
             page_seen, index_seen = per_part(checks.compare_rows, layer)
-            for first, last in self.slabs.runs(*pages):
-                if self.slabs.holds(first):
-                    rows = self.slabs.rows(layer, first, last)
-                    copier.read_here(page_file, rows.numpy(), first, page_seen)
+            for first, rows in self._held(layer, *pages):
+                copier.read_here(page_file, rows, first, page_seen)
             copier.read(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
         copier.finish()
 
@@ -403,8 +407,6 @@ class TieredMemory(DeviceMemory):
         for layer in layers:
             page_file, index_file = self._files[layer]
             page_seen, index_seen = per_part(checks.record, layer)
-            for first, last in self.slabs.runs(*pages):
-                if self.slabs.holds(first):
-                    rows = self.slabs.rows(layer, first, last)
-                    copier.write_here(page_file, rows.numpy(), first, page_seen)
+            for first, rows in self._held(layer, *pages):
+                copier.write_here(page_file, rows, first, page_seen)
             copier.write(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
