@@ -107,7 +107,9 @@ class Slots:
         Returns:
             moves [num_kv_heads, n] of quarters.
         """
-        return Moves(*plan_values_(self._as_tables(self._rows(layer)), quarters))
+        backend = "auto" if quarters.shape[1] <= MOST else "reference"
+        tables = self._as_tables(self._rows(layer))
+        return Moves(*plan_values_(tables, quarters, backend=backend))
 
     def _rows(self, layer: int) -> _Rows:
         whole = (self._tables, self._owners, self._stamps, self._values)
