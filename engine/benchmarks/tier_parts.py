@@ -86,10 +86,10 @@ def attention_ms(
 
 
 def table_bytes(store: KVStore) -> int:
-    """Page tables, owners and stamps on the device."""
+    """Page tables, and what is known of each slot, on the device."""
     layout = store.layout
     tables = sum(kv.page_table.nbytes for kv in store.kv)
-    return tables + 2 * 4 * layout.num_layers * layout.num_kv_heads * store.device_pages
+    return tables + 3 * 4 * layout.num_layers * layout.num_kv_heads * store.device_pages
 
 
 def fill(store: KVStore, tokens: int) -> None:

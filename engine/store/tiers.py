@@ -113,8 +113,8 @@ def device_bytes(layout: KVLayout, capacity_pages: int, slots: int) -> int:
     """Bytes of a device for so many slots, and for summaries and tables of all pages."""
     pages = layout.num_layers * slots * layout.page_bytes
     summaries = layout.num_layers * capacity_pages * layout.summary_bytes
-    # A table of pages, an owner and a stamp of each slot.
-    tables = layout.num_layers * layout.num_kv_heads * 4 * (capacity_pages + 2 * slots)
+    # A table of pages; of each slot an owner, a stamp, and which values it has.
+    tables = layout.num_layers * layout.num_kv_heads * 4 * (capacity_pages + 3 * slots)
     return pages + summaries + tables + PIECES * PIECE_PAGES * layout.page_bytes
 
 
