@@ -28,12 +28,17 @@ def free_bytes(device: torch.device) -> int:
 
 def check_kv_dtype(kv_dtype: str, device: str) -> None:
     """Raise UsageError unless keys and values can be stored like that on the device."""
+    if kv_dtype == "int8" and device != "cpu":
+        raise UsageError(
+            f"--kv-dtype int8 is for processors, and the model would run on {device}",
+            "use --kv-dtype fp8_e4m3, which takes as much memory, or add --device cpu",
+        )
     if kv_dtype != "fp8_e4m3":
         return
     if device == "cpu":
         raise UsageError(
             "--kv-dtype fp8_e4m3 needs a GPU: a CPU has no instructions for it",
-            "leave it at auto: keys and values take 16 bits each where the CPU is fast with bf16",
+            "use --kv-dtype int8, which takes as much memory, or leave it at auto",
         )
     capability = torch.cuda.get_device_capability(device)
     if capability < FP8_CAPABILITY:

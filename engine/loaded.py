@@ -152,9 +152,9 @@ def _tiering(config: EngineConfig, runner: Runner, method: Method) -> Tiering | 
 def _method(config: EngineConfig, runner: Runner, folder: ModelFolder) -> Method:
     device = runner.device.type
     method: Method = make_method(config.method, config.method_settings, device)
-    if runner.layout.quantised and not method.reads_fp8:
+    if runner.layout.quantised and not method.reads_quantised:
         raise UsageError(
-            f"--method {config.method} does not attend keys and values in fp8",
+            f"--method {config.method} does not attend keys and values in {config.kv_dtype}",
             "leave --kv-dtype at auto",
         )
     if isinstance(method, HipMethod) and device == "cuda":
