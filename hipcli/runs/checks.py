@@ -49,8 +49,8 @@ def check_settings(settings: Settings) -> None:
             f"--weights int8 is for processors, and --device {config.device} was given",
             "leave one of the two out",
         )
-    check_device(config.device)
     check_kv_dtype(config.kv_dtype, config.device)
+    check_device(config.device)
     check_ranks(settings)
 
 

@@ -74,3 +74,19 @@ def quantise_pages_(
     require_same_device(k_pages=kv.k_pages, page_table=kv.page_table, k=k, v=v, seqlen_k=seqlen_k)
     run = implementation("quantise_pages", backend, k.device, "quantise_pages_")
     run(kv, k, v, seqlen_k)
+
+
+def append_to_page_(
+    page: torch.Tensor, scales: torch.Tensor, rows: torch.Tensor, first: int
+) -> None:
+    """`quantise_pages_` for tokens that lie in one page, keys and values at once; on a CPU.
+
+    Args:
+        page: [2, num_kv_heads, page_size, head_dim], or without the first dimension.
+        scales: fp32 [2, num_kv_heads], or without the first dimension.
+        rows: [n, 2, num_kv_heads, head_dim] in the same way.
+        first: place in the page of the first of them; with 0 nothing older counts.
+    """
+    from .cpu_impl import append_to_page_ as run
+
+    run(page, scales, rows, first)

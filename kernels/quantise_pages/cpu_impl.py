@@ -17,38 +17,40 @@ def quantise_pages_(kv: PagedKV, k: torch.Tensor, v: torch.Tensor, seqlen_k: tor
     few = min(page_size - offset, len(k)) if offset or len(k) < page_size else 0
     whole = (len(k) - few) // page_size * page_size
     slots = kv.page_table[first : -(-end // page_size)].long()
-    if k.dtype == torch.float16:
-        # Which lacks the exponents of small scales.
-        k, v = k.float(), v.float()
     for pages, scales, rows in ((kv.k_pages, kv.k_scales, k), (kv.v_pages, kv.v_scales, v)):
         if few:
             slot = int(slots[0])
-            _write(pages[slot], scales[slot], rows[:few], offset)
+            append_to_page_(pages[slot], scales[slot], rows[:few], offset)
         if whole:
             place = slots[few > 0 :][: whole // page_size]
             _write_full(pages, scales, rows[few : few + whole], place)
         if few + whole < len(rows):
             slot = int(slots[-1])
-            _write(pages[slot], scales[slot], rows[few + whole :], 0)
+            append_to_page_(pages[slot], scales[slot], rows[few + whole :], 0)
 
 
-def _write(page: torch.Tensor, scales: torch.Tensor, rows: torch.Tensor, first: int) -> None:
-    """Tokens first.. of one page [num_kv_heads, page_size, head_dim] become rows [n, ...]."""
-    rows = rows.transpose(0, 1)
+def append_to_page_(
+    page: torch.Tensor, scales: torch.Tensor, rows: torch.Tensor, first: int
+) -> None:
+    """See `hipcli.kernels.quantise_pages.append_to_page_`."""
+    if rows.dtype == torch.float16:
+        # Which lacks the exponents of small scales.
+        rows = rows.float()
+    rows, end = rows.movedim(0, -2), first + rows.shape[0]
     if first > 0 and page.dtype == torch.int8:
         # What mostly happens: the page's scale fits the new tokens too.
-        steps = rows / scales.to(rows.dtype)[:, None, None]
+        steps = rows / scales.to(rows.dtype)[..., None, None]
         least, largest = torch.aminmax(steps)
         if float(least) > -128 and float(largest) < 128:
-            page[:, first : first + rows.shape[1]] = steps.floor_()
+            page[..., first:end, :] = steps.floor_()
             return
-    scale = least_scale(rows.abs().amax((1, 2)), page.dtype)
+    scale = least_scale(rows.abs().amax((-2, -1)), page.dtype)
     if first > 0:
         scale = torch.maximum(scale, scales)
-        older = page[:, :first].float() * (scales / scale)[:, None, None]
-        page[:, :first] = coded(older, page.dtype)
-    steps = rows / scale.to(rows.dtype)[:, None, None]
-    page[:, first : first + rows.shape[1]] = coded(steps, page.dtype)
+        older = page[..., :first, :].float() * (scales / scale)[..., None, None]
+        page[..., :first, :] = coded(older, page.dtype)
+    steps = rows / scale.to(rows.dtype)[..., None, None]
+    page[..., first:end, :] = coded(steps, page.dtype)
     scales.copy_(scale)
 
 
@@ -57,8 +59,15 @@ def _write_full(
 ) -> None:
     """Rows [n * page_size, num_kv_heads, head_dim] fill n pages."""
     rows = rows.unflatten(0, (len(slots), -1)).transpose(1, 2)
-    scale = least_scale(rows.abs().amax((2, 3)), pages.dtype)
-    steps = rows / scale.to(rows.dtype)[..., None, None]
+    # In fp32 and in one piece a CPU takes a third of the time that it takes in bf16.
+    steps = torch.empty(rows.shape, dtype=torch.float32).copy_(rows)
+    scale = least_scale(steps.abs().amax((2, 3)), pages.dtype)
+    steps.div_(scale[..., None, None])
+    first, last = int(slots[0]), int(slots[-1]) + 1
+    if bool((slots.diff() == 1).all()):
+        pages[first:last] = steps.floor_() if pages.dtype == torch.int8 else steps
+        scales[first:last] = scale
+        return
     # As bytes: an indexed write knows no float8.
     pages.view(torch.uint8)[slots] = coded(steps, pages.dtype).view(torch.uint8)
     scales[slots] = scale
