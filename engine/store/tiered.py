@@ -13,7 +13,7 @@ import torch
 
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.store.checks import PageChecks
-from hipcli.engine.store.copying import Copier
+from hipcli.engine.store.copying import Copier, staging
 from hipcli.engine.store.disk_pages import DiskPages
 from hipcli.engine.store.layout import KVLayout
 from hipcli.engine.store.memory import (
@@ -133,7 +133,7 @@ class TieredMemory(DeviceMemory):
         rows.record_stream(self._side)
 
     def _send_to_disk(self, layer: int, first: int, rows: torch.Tensor) -> None:
-        buffer = torch.empty(rows.shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        buffer = staging(tuple(rows.shape), self._device)
         self._send(rows, buffer)
         done = self._sent()
         writes = self._writes[layer]
@@ -229,7 +229,7 @@ class TieredMemory(DeviceMemory):
         cuda = self._device.type == "cuda"
         if cuda and self._side is not None:
             self._side.synchronize()
-        rows = torch.empty(len(pages), self._layout.page_bytes, dtype=torch.uint8, pin_memory=cuda)
+        rows = staging((len(pages), self._layout.page_bytes), self._device)
         numbers = pages.tolist()
         self.slabs.grow(numbers[-1] + 1)
         away = []
