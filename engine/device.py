@@ -1,7 +1,7 @@
 """What fits a device: the KV of a context, and how many tokens pass through the model at once."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -112,13 +112,51 @@ def chunk_tokens(
 
 
 @contextlib.contextmanager
-def memory_errors() -> Iterator[None]:
-    """Turn a device that is out of memory into DoesNotFitError."""
+def memory_errors(short: Callable[[], DoesNotFitError]) -> Iterator[None]:
+    """Turn a device that is out of memory into what `short` makes of it, see `short_device`."""
     try:
         yield
-    except torch.cuda.OutOfMemoryError as error:
-        first = str(error).split(". ")[0]
-        raise DoesNotFitError(
-            f"the GPU is out of memory: {first}",
-            "ask about less text, use a smaller model, or --device cpu",
-        ) from error
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise short() from error
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """A device, or main memory pinned for it, had no room: PyTorch's allocator says so with a type,
+    what goes past it (matrix libraries, graphs, pinned buffers) in words."""
+    told = str(error)
+    return isinstance(error, torch.cuda.OutOfMemoryError) or any(
+        words in told for words in ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    )
+
+
+def short_device(
+    layout: KVLayout, capacity_tokens: int, taken: tuple[int, int], device: torch.device
+) -> DoesNotFitError:
+    """What to say where a device ran out of memory on the way.
+
+    Args:
+        layout: of the keys and values.
+        capacity_tokens: of context, question and answer together.
+        taken: bytes of the weights, and of the keys and values that were on the device.
+        device: where.
+    """
+    weights, kv = taken
+    # What is computed on the way needs what the plan left free, and more.
+    fewer = (weights + kv - (1 << 30)) // 2**30
+    ways = []
+    if fewer > weights / 2**30:
+        ways.append(f"leave more of it free with --gpu-memory {fewer}GiB")
+    if not layout.quantised:
+        ways.append("halve keys and values with --kv-dtype fp8_e4m3")
+    ways += ["cut the text with --context-limit N --fit middle", "use a smaller model"]
+    return DoesNotFitError(
+        f"{device} ran out of memory: weights ({_gib(weights)}) and, of keys and values of"
+        f" {capacity_tokens:,} tokens, {_gib(kv)} leave too little for what is computed on the way",
+        ", ".join(ways) + ", or --device cpu",
+    )
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:,.2f} GiB"
