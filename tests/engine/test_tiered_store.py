@@ -8,7 +8,7 @@ from hipcli.engine.store.tiered_store import TieredStore
 from hipcli.engine.store.tiers import TierPlan
 
 PLAIN = KVLayout(num_layers=2, num_kv_heads=2, head_dim=16, dtype=torch.float32)
-FP8 = KVLayout(2, 2, 16, torch.float32, quantised=True)
+FP8 = KVLayout(2, 2, 16, torch.float32, kv_dtype="fp8_e4m3")
 TOKENS = 1500
 SINKS, WINDOW = 64, 128
 
