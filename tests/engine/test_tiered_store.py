@@ -128,6 +128,25 @@ def test_keys_come_first_and_values_where_they_are_attended(
             assert came <= least * missed * layout.page_bytes / layout.num_kv_heads
 
 
+def test_room_for_one_piece_alone_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, tiered = both(PLAIN, 12)
+    for one in (store, tiered):
+        fill(one, 0, TOKENS)
+    zeros, asked = torch.zeros, []
+
+    def second_refused(*args: object, **kwargs: object) -> torch.Tensor:
+        asked.append(args)
+        if len(asked) == 2:
+            raise torch.OutOfMemoryError("no room for the second piece")
+        return zeros(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "zeros", second_refused)
+    with pytest.raises(torch.OutOfMemoryError):
+        tiered.tokens(0, TOKENS)
+    for found, right in zip(tiered.tokens(0, TOKENS), store.tokens(0, TOKENS), strict=True):
+        assert torch.equal(found, right)
+
+
 @pytest.mark.parametrize("layout", [PLAIN, FP8], ids=["plain", "fp8"])
 def test_whole_layers_in_pieces(layout: KVLayout) -> None:
     store, tiered = both(layout, 12)
