@@ -55,7 +55,7 @@ class Tiers:
 
 def new_tiers() -> Tiers:
     """Random bytes in pinned memory."""
-    layout = KVLayout(1, 8, 128, torch.bfloat16, quantised=True)
+    layout = KVLayout(1, 8, 128, torch.bfloat16, kv_dtype="fp8_e4m3")
     kv = KVStore(layout, PAGES * 64, "triton", DEVICE).kv[0]
     shape = (SLAB_PAGES, layout.page_bytes)
     slabs = []

@@ -144,7 +144,7 @@ class Method(Protocol):
             method that selects nothing.
         follows_votes: tokens of an answer attend the pages voted for, if there was a vote.
         decode_graphs: its selection is nothing but operators that a CUDA graph can hold.
-        reads_fp8: it attends keys and values in fp8.
+        reads_quantised: it attends keys and values in 8 bits, with scales.
         reads_tiers: what it attends is fetched for it, so not all of a context need be on a device.
         own_attention: for a method that attends by itself instead of naming blocks.
     """
@@ -157,7 +157,7 @@ class Method(Protocol):
     token_blocks: int
     follows_votes: bool
     decode_graphs: bool
-    reads_fp8: bool
+    reads_quantised: bool
     reads_tiers: bool
 
     @property
@@ -268,7 +268,7 @@ class Kernels:
     prefill_block_size_k = PAGE_TOKENS
     follows_votes = False
     decode_graphs = True
-    reads_fp8 = True
+    reads_quantised = True
     reads_tiers = True
 
     @property
@@ -334,5 +334,5 @@ class Own(Unselective):
     __slots__ = ()
     block_size_k = PAGE_TOKENS
     decode_graphs = False
-    reads_fp8 = False
+    reads_quantised = False
     reads_tiers = False

@@ -60,7 +60,7 @@ class HipPaperMethod(Kernels):
     name: str = "hip-paper"
     follows_votes: bool = False
     decode_graphs: bool = False
-    reads_fp8: bool = False
+    reads_quantised: bool = False
     reads_tiers: bool = False
     prefill_block_size_k: int = field(init=False)
     _cache: dict[int, _LayerCache] = field(default_factory=dict)

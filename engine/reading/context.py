@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hipcli.engine.device import is_out_of_memory
 from hipcli.engine.errors import DamagedSessionError, NotCachedError, UsageError
 from hipcli.engine.events import Event, Notice, Phase, Progress, SessionInfo
 from hipcli.engine.forward.runner import Runner
@@ -28,6 +29,7 @@ from hipcli.engine.sessions.session import Session
 from hipcli.engine.sessions.store import SessionStore
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
 from hipcli.engine.store.pruning import kept_copy
+from hipcli.engine.store.shares import shares_of
 
 
 @dataclass(slots=True)
@@ -319,17 +321,18 @@ class ContextReader:
         own = self.method.own_attention
         try:
             self.runner.forward(ids, step)
-        except torch.cuda.OutOfMemoryError:
+        except RuntimeError as error:
             # A state that has taken in a part of the chunk would take it in again.
-            if len(ids) <= PAGE_TOKENS or (own is not None and own.keeps_state):
+            taken_in = own is not None and own.keeps_state
+            if len(ids) <= PAGE_TOKENS or taken_in or not is_out_of_memory(error):
                 raise
             return False
         return True
 
     def _progress(self, store: KVStore, done: int, cached: int, total: int, pace: Pace) -> Progress:
-        num_bytes = store.layout.num_bytes(done)
+        saved = self._session is not None
         on_gpu = self.runner.device.type == "cuda"
-        on_disk = num_bytes if self._session is not None else 0
+        shares = shares_of(store, done, done if saved else 0, on_gpu=on_gpu)
         return Progress(
             phase="prefill",
             done_tokens=done,
@@ -337,8 +340,8 @@ class ContextReader:
             total_tokens=total,
             tokens_per_s=pace.tokens_per_s,
             eta_s=pace.eta_s,
-            kv_device_bytes=num_bytes if on_gpu else 0,
-            # Without a GPU the pages of a session are its files, mapped.
-            kv_host_bytes=0 if on_gpu else num_bytes - on_disk,
-            kv_disk_bytes=on_disk,
+            kv_device_bytes=shares.device_bytes,
+            kv_host_bytes=shares.host_bytes,
+            kv_disk_bytes=shares.disk_bytes,
+            saved=saved,
         )

@@ -14,6 +14,7 @@ import torch
 
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.store.checks import PageChecks
+from hipcli.engine.store.copying import staging
 from hipcli.engine.store.disk_pages import DiskPages
 from hipcli.engine.store.layout import KVLayout
 from hipcli.engine.store.memory import per_part
@@ -82,7 +83,7 @@ class Behind:
         if self.slabs.holds(first):
             self._copy(rows, self.slabs.rows(layer, first, first + len(rows)))
             return
-        buffer = torch.empty(rows.shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        buffer = staging(tuple(rows.shape), self._device)
         self._copy(rows, buffer)
         writes, done = self._writes[layer], self._sent()
         writes.append(self._threads.submit(self._write, layer, first, buffer, done))
@@ -118,10 +119,9 @@ class Behind:
             layer: which layer.
             pages: integers [n] on the CPU, ascending.
         """
-        cuda = self._device.type == "cuda"
         if self.side is not None:
             self.side.synchronize()
-        rows = torch.empty(len(pages), self._layout.page_bytes, dtype=torch.uint8, pin_memory=cuda)
+        rows = staging((len(pages), self._layout.page_bytes), self._device)
         numbers = pages.tolist()
         self.slabs.grow(numbers[-1] + 1)
         away = []

@@ -26,7 +26,7 @@ from hipcli.engine.store.tail import Companion, Tail
 from hipcli.engine.store.tiers import Traffic
 from hipcli.kernels.page_index import update_page_index_
 from hipcli.kernels.paging import dequantise
-from hipcli.kernels.quantise_pages import quantise_pages_
+from hipcli.kernels.quantise_pages import append_to_page_, quantise_pages_
 from hipcli.kernels.types import PagedKV, PageIndex
 
 __all__ = ["PAGE_TOKENS", "KVLayout", "KVStore", "Tail", "layer_files", "num_pages"]
@@ -340,14 +340,18 @@ class KVStore:
     def fits_page(self, start: int, tokens: int) -> bool:
         """True if so many tokens from `start` on lie in one page and do not fill it."""
         within = start % PAGE_TOKENS + tokens < PAGE_TOKENS
-        return within and start + tokens <= self.capacity_tokens and not self.layout.quantised
+        takes = self.backend == "cpu" or not self.layout.quantised
+        return within and start + tokens <= self.capacity_tokens and takes
 
     def append_within_page(self, layer: int, start: int, kv: torch.Tensor) -> None:
-        """`append` where `fits_page`, in one copy; kv is [T, 2, num_kv_heads, head_dim]."""
+        """`append` where `fits_page`, in one go; kv is [T, 2, num_kv_heads, head_dim]."""
         page, offset = divmod(start, PAGE_TOKENS)
         self._memory.written(page)
-        rows = self.pages[layer].select(0, page).narrow(2, offset, kv.shape[0])
-        rows.copy_(kv.permute(1, 2, 0, 3))
+        scales, rows = self.scales[layer], self.pages[layer].select(0, page)
+        if scales is not None:
+            append_to_page_(rows, scales[page], kv, offset)
+        else:
+            rows.narrow(2, offset, kv.shape[0]).copy_(kv.permute(1, 2, 0, 3))
 
     def _copy(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """`append` to pages in the dtype of k and v."""

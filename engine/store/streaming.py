@@ -56,9 +56,11 @@ class Stream:
         if not self._scratch:
             # Written to outside of a pass too.
             with torch.inference_mode(False):
-                for _ in range(PIECES):
-                    rows = torch.zeros(self._shape, dtype=torch.uint8, device=self._device)
-                    self._scratch.append(rows)
+                # At once: where there is room for one of them alone, the next try begins anew.
+                self._scratch = [
+                    torch.zeros(self._shape, dtype=torch.uint8, device=self._device)
+                    for _ in range(PIECES)
+                ]
         ends = [min(begin + PIECE_PAGES, last) for begin in starts]
         there = [(begin, min(end, through)) for begin, end in zip(starts, ends, strict=True)]
         coming = self._bring(layer, there[0], 0, values) if starts else None

@@ -8,7 +8,7 @@ from hipcli.engine.store.tiered_store import TieredStore
 from hipcli.engine.store.tiers import TierPlan
 
 PLAIN = KVLayout(num_layers=2, num_kv_heads=2, head_dim=16, dtype=torch.float32)
-FP8 = KVLayout(2, 2, 16, torch.float32, quantised=True)
+FP8 = KVLayout(2, 2, 16, torch.float32, kv_dtype="fp8_e4m3")
 TOKENS = 1500
 SINKS, WINDOW = 64, 128
 
@@ -127,6 +127,25 @@ def test_keys_come_first_and_values_where_they_are_attended(
             # Less than two thirds of whole pages, a block of each page at most.
             least = 1 if block_size_k == 64 else 2 / 3
             assert came <= least * missed * layout.page_bytes / layout.num_kv_heads
+
+
+def test_room_for_one_piece_alone_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, tiered = both(PLAIN, 12)
+    for one in (store, tiered):
+        fill(one, 0, TOKENS)
+    zeros, asked = torch.zeros, []
+
+    def second_refused(*args: object, **kwargs: object) -> torch.Tensor:
+        asked.append(args)
+        if len(asked) == 2:
+            raise torch.OutOfMemoryError("no room for the second piece")
+        return zeros(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "zeros", second_refused)
+    with pytest.raises(torch.OutOfMemoryError):
+        tiered.tokens(0, TOKENS)
+    for found, right in zip(tiered.tokens(0, TOKENS), store.tokens(0, TOKENS), strict=True):
+        assert torch.equal(found, right)
 
 
 @pytest.mark.parametrize("layout", [PLAIN, FP8], ids=["plain", "fp8"])

@@ -23,7 +23,7 @@ from tests.gpu.wide import wide_model
 pytestmark = pytest.mark.gpu
 LAYOUTS = {
     "bf16": KVLayout(2, 4, 128, torch.bfloat16),
-    "fp8": KVLayout(2, 4, 128, torch.bfloat16, quantised=True),
+    "fp8": KVLayout(2, 4, 128, torch.bfloat16, kv_dtype="fp8_e4m3"),
 }
 TOKENS = 1500
 

@@ -120,21 +120,29 @@ def make_plan(
     )
 
 
-def paged_fp8(num_slots: int, heads: int, page_size: int, width: int, table, device) -> PagedKV:
-    """Unwritten fp8 pages, NaN all over, each followed by its scales as in an engine's store."""
+def paged_codes(
+    num_slots: int,
+    heads: int,
+    page_size: int,
+    width: int,
+    table,
+    device,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+) -> PagedKV:
+    """Unwritten pages, fp8 NaN all over, each followed by its scales as in an engine's store."""
     codes = 2 * heads * page_size * width
     records = torch.full((num_slots, codes + 128), 0x7F, dtype=torch.uint8, device=device)
-    pages = records[:, :codes].view(torch.float8_e4m3fn)
+    pages = records[:, :codes].view(dtype)
     pages = pages.unflatten(1, (2, heads, page_size, width))
     scales = records.view(torch.float32)[:, codes // 4 : codes // 4 + 2 * heads]
     scales = scales.fill_(torch.nan).unflatten(1, (2, heads))
     return PagedKV(pages[:, 0], pages[:, 1], table, scales[:, 0], scales[:, 1])
 
 
-def quantised(case: Case) -> Case:
-    """The case with fp8 pages; its keys and values are what the pages then hold."""
+def quantised(case: Case, dtype: torch.dtype = torch.float8_e4m3fn) -> Case:
+    """The case with pages of codes; its keys and values are what the pages then hold."""
     pages = case.kv.k_pages
-    kv = paged_fp8(*pages.shape, case.kv.page_table, pages.device)
+    kv = paged_codes(*pages.shape, case.kv.page_table, pages.device, dtype)
     quantise_pages_(kv, case.keys, case.values, case.seqlen_k, backend="reference")
     tokens = torch.arange(case.shape.seqlen_k, device=pages.device)
     keys, values = (
@@ -152,7 +160,7 @@ def spread(kv: PagedKV, seed: int = 0) -> PagedKV:
         pages = torch.full_like(torch.stack((kv.k_pages, kv.v_pages), dim=1), torch.nan)
         result = PagedKV(pages[:, 0], pages[:, 1], kv.page_table)
     else:
-        result = paged_fp8(*kv.k_pages.shape, kv.page_table, device)
+        result = paged_codes(*kv.k_pages.shape, kv.page_table, device)
     rows = []
     for head in range(heads):
         slots = torch.randperm(len(kv.k_pages), generator=generator).to(device)
