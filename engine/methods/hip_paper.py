@@ -26,8 +26,9 @@ import torch
 from torch.nn.functional import pad
 
 from hipcli.engine.forward.step import Step, StepInput
-from hipcli.engine.methods.base import Geometry, Kernels
+from hipcli.engine.methods.base import Kernels
 from hipcli.engine.methods.configs import HipPaperConfig
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.methods.halving import Stage, best_chunks
 from hipcli.engine.store.pages import PAGE_TOKENS
 

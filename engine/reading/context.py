@@ -6,19 +6,13 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import torch
-
-from hipcli.engine.device import is_out_of_memory
 from hipcli.engine.errors import DamagedSessionError, NotCachedError, UsageError
-from hipcli.engine.events import Event, Notice, Phase, Progress, SessionInfo
+from hipcli.engine.events import Event, Notice, SessionInfo
 from hipcli.engine.forward.runner import Runner
-from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method
-from hipcli.engine.passes import PrefillPass
 from hipcli.engine.passes.tiers import check_method
+from hipcli.engine.reading.chunks import Chunks
 from hipcli.engine.reading.overflow import overflow
-from hipcli.engine.reading.pace import Pace
 from hipcli.engine.reading.saving import Saved, damaged, not_saved, pruned
 from hipcli.engine.reading.worth import page_worth
 from hipcli.engine.request import AskRequest
@@ -29,7 +23,6 @@ from hipcli.engine.sessions.session import Session
 from hipcli.engine.sessions.store import SessionStore
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
 from hipcli.engine.store.pruning import kept_copy
-from hipcli.engine.store.shares import shares_of
 
 
 @dataclass(slots=True)
@@ -288,60 +281,16 @@ class ContextReader:
         return not_saved(error)
 
     def _prefill(self, store: KVStore, start: int) -> Generator[Event, None, None]:
-        """Run the context from `start` on through the model, chunk by chunk.
+        """Read the context from `start` on; what is read is saved in `_session`, until that
+        fails."""
+        chunks = Chunks(self.runner, self.method, self.request.context_ids, self.chunk_tokens)
 
-        What is read is saved in `_session`, until that fails.
-        """
-        ids = torch.from_numpy(self.request.context_ids.astype(np.int64))
-        total, first, chunk = len(ids), start, self.chunk_tokens
-        attention = PrefillPass(self.method)
-        yield Phase("prefill")
-        pace = Pace(start, total)
-        yield self._progress(store, start, first, total, pace)
-        while start < total:
-            end = min(start + chunk, total)
-            step = StepInput(store, self.runner.tables, attention, start)
-            if not self._forward(ids[start:end], step):
-                torch.cuda.empty_cache()
-                chunk = max(chunk // (2 * PAGE_TOKENS), 1) * PAGE_TOKENS
-                what = "the GPU ran out of memory: reading goes on in shorter chunks"
-                yield Notice("shorter_chunks", f"{what} ({chunk:,} tokens)")
-                continue
+        def save(begin: int, end: int) -> Notice | None:
             if self._session is not None:
                 try:
-                    self._session.checkpoint(store.save(start, end))
+                    self._session.checkpoint(store.save(begin, end))
                 except OSError as error:
-                    yield self._give_up(error)
-            start = end
-            pace.advance(end)
-            yield self._progress(store, end, first, total, pace)
+                    return self._give_up(error)
+            return None
 
-    def _forward(self, ids: torch.Tensor, step: StepInput) -> bool:
-        """Read a chunk; False if it has to be a shorter one for the memory of the GPU."""
-        own = self.method.own_attention
-        try:
-            self.runner.forward(ids, step)
-        except RuntimeError as error:
-            # A state that has taken in a part of the chunk would take it in again.
-            taken_in = own is not None and own.keeps_state
-            if len(ids) <= PAGE_TOKENS or taken_in or not is_out_of_memory(error):
-                raise
-            return False
-        return True
-
-    def _progress(self, store: KVStore, done: int, cached: int, total: int, pace: Pace) -> Progress:
-        saved = self._session is not None
-        on_gpu = self.runner.device.type == "cuda"
-        shares = shares_of(store, done, done if saved else 0, on_gpu=on_gpu)
-        return Progress(
-            phase="prefill",
-            done_tokens=done,
-            cached_tokens=cached,
-            total_tokens=total,
-            tokens_per_s=pace.tokens_per_s,
-            eta_s=pace.eta_s,
-            kv_device_bytes=shares.device_bytes,
-            kv_host_bytes=shares.host_bytes,
-            kv_disk_bytes=shares.disk_bytes,
-            saved=saved,
-        )
+        yield from chunks.read(store, start, save, lambda: self._session is not None)

@@ -121,11 +121,7 @@ class HostMemory:
             return
         if part == KEYS and self._layout.quantised:
             # The scales of the keys lie in the second half of a page.
-            self._compare(VALUES, layer, pages)
-        self._compare(part, layer, pages)
-
-    def _compare(self, part: int, layer: int, pages: torch.Tensor | None) -> None:
-        assert self._checks is not None
+            self.compare(VALUES, layer, pages)
         rows = self._rows(part, layer)
         if part == SUMMARY:
             self._checks.compare(part, layer, None if pages is None else pages.numpy(), rows)
