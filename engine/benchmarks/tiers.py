@@ -75,7 +75,7 @@ class Bench:
     report: Report
     runner: Runner
 
-    def tiered(self, capacity_tokens: int, device_gib: float, host_gib: float = 0) -> KVStore:
+    def tiered(self, capacity_tokens: int, device_gib: float, host_gib: float = 0) -> TieredStore:
         """An empty tiered store, see `plan_of`."""
         runner = self.runner
         plan = plan_of(runner.layout, capacity_tokens, device_gib, host_gib)
@@ -90,6 +90,8 @@ class Bench:
         store._memory.slabs.grow(plan.capacity_pages)
         seconds = time.perf_counter() - began
         self.report.show("tiers: memory taken and pinned, not part of reading", seconds, "s")
+        if store.unpinned:
+            raise RuntimeError(f"main memory could not be pinned: {store.unpinned}")
         return store
 
     def read(self, name: str, store: KVStore, tokens: int) -> None:
@@ -278,11 +280,11 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=1 << 20, help="tokens that are read")
     parser.add_argument("--device-gib", type=float, default=6.0, help="KV of it on the device")
     parser.add_argument("--long", type=int, default=3 << 20, help="tokens of section long")
-    parser.add_argument("--long-device-gib", type=float, default=24.0, help="of all layers")
+    parser.add_argument("--long-device-gib", type=float, default=20.0, help="of all layers")
     parser.add_argument(
-        "--long-held-gib", type=float, default=90.0, help="pages it keeps for good beside these"
+        "--long-held-gib", type=float, default=94.0, help="pages it keeps for good beside these"
     )
-    parser.add_argument("--host-gib", type=float, default=104.0, help="pinned memory of long")
+    parser.add_argument("--host-gib", type=float, default=100.0, help="pinned memory of long")
     return parser.parse_args(words)
 
 
