@@ -33,14 +33,13 @@ from hipcli.engine.answering.decoding import DeviceDecoder
 from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.benchmarks.engine import Report, environment
 from hipcli.engine.benchmarks.engine_gpu import (
-    HEAD_DIM,
-    KV_HEADS,
     event,
     graph_ms,
     keep_layers,
     llama_8b,
 )
 from hipcli.engine.benchmarks.tier_checks import check_tiers
+from hipcli.engine.benchmarks.tier_options import host_gib, parse
 from hipcli.engine.benchmarks.tier_parts import (
     CHUNK,
     attention_ms,
@@ -263,40 +262,15 @@ def long_context(bench: Bench) -> None:
     bench.decode("long", store, scale=1 / share)
 
 
-def _host_gib(options: argparse.Namespace) -> float:
-    """Most main memory that a section takes."""
-    of_token = 2 * KV_HEADS * HEAD_DIM * options.layers / 2**30
-    sizes = {"tiers": 1.05 * options.context * of_token, "long": options.host_gib}
-    asked = options.only or list(sizes)
-    return max((gib for name, gib in sizes.items() if name in asked), default=0)
-
-
-def parse(words: list[str] | None) -> argparse.Namespace:
-    """Command line."""
-    parser = argparse.ArgumentParser("tiers", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="*", default=None, help="sections to run")
-    parser.add_argument("--limit-s", type=float, default=330.0, help="start nothing after this")
-    parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--context", type=int, default=1 << 20, help="tokens that are read")
-    parser.add_argument("--device-gib", type=float, default=6.0, help="KV of it on the device")
-    parser.add_argument("--long", type=int, default=3 << 20, help="tokens of section long")
-    parser.add_argument("--long-device-gib", type=float, default=20.0, help="of all layers")
-    parser.add_argument(
-        "--long-held-gib", type=float, default=94.0, help="pages it keeps for good beside these"
-    )
-    parser.add_argument("--host-gib", type=float, default=100.0, help="pinned memory of long")
-    return parser.parse_args(words)
-
-
 def main(words: list[str] | None = None) -> int:
     """Check, time, print. Returns the exit code."""
-    options = parse(words)
+    options = parse(words, __doc__ or "")
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to time", file=sys.stderr)
         return 2
     torch.manual_seed(0)
     report = Report(options.only, options.limit_s)
-    growing = grow_memory(_host_gib(options))
+    growing = grow_memory(host_gib(options))
     report.section("gate", check_tiers)
     if "gate" not in report.errors and options.only != ["gate"]:
         bench = Bench(options, report, Runner(llama_8b(options.layers), "fp8_e4m3"))
