@@ -34,8 +34,9 @@ def fill(store: KVStore, start: int, end: int, chunk: int = 200) -> None:
         store.length = high
 
 
-def both(layout: KVLayout, slots: int, disk_pages: int = 0) -> tuple[KVStore, TieredStore]:
-    plan = TierPlan(slots, -(-TOKENS // 64), slab_pages=4, disk_pages=disk_pages)
+def both(layout: KVLayout, slots: int) -> tuple[KVStore, TieredStore]:
+    """The first of the slabs on the device where slots are an odd number."""
+    plan = TierPlan(slots, -(-TOKENS // 64), slab_pages=4, device_slabs=slots % 2 * 3)
     tiered = TieredStore(layout, TOKENS, plan)
     return KVStore(layout, TOKENS, "reference"), tiered
 
