@@ -24,6 +24,9 @@ MAX_DRAFT_TOKENS = 15
 CPU_DRAFT_TOKENS = 12
 GPU_DRAFT_TOKENS = 0
 
+# Pages that are looked at again before a question is answered: measured (docs/log.md).
+LOOK_PAGES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
@@ -110,6 +113,7 @@ class EngineConfig:
         prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple
             of 64; 0 chooses by device and free memory.
         calibrated: heads vote as the model's calibration weighs them, if it has one.
+        looks: how many of the pages with most votes are looked at again; 0 leaves it at the votes.
         verify_weights: tell the weights by all their bytes, read at every start, and not by
             samples that are remembered; sessions of the two kinds are different ones.
     """
@@ -127,6 +131,7 @@ class EngineConfig:
     method_settings: dict[str, int] = field(default_factory=dict)
     prefill_chunk_tokens: int = 0
     calibrated: bool = True
+    looks: int = LOOK_PAGES
     verify_weights: bool = False
 
     def __post_init__(self) -> None:
@@ -137,6 +142,8 @@ class EngineConfig:
             raise ValueError(f"kv_dtype is {self.kv_dtype!r}; it must be one of {allowed}")
         if self.weights not in WEIGHT_FORMS:
             raise ValueError(f"weights is {self.weights!r}; it must be {' or '.join(WEIGHT_FORMS)}")
+        if self.looks < 0:
+            raise ValueError(f"looks is {self.looks}; it must be 0 or more")
         if self.threads < 0:
             raise ValueError(f"threads is {self.threads}; it must be 0 or more")
         chunk = self.prefill_chunk_tokens

@@ -235,8 +235,9 @@ class Engine:
             "decode_s": ended - first_at,
             "total_s": ended - started,
         }
-        from hipcli.engine.reporting import result_of, tiers_told
+        from hipcli.engine.reporting import look_told, result_of, tiers_told
 
+        yield from look_told(answerer)
         yield from tiers_told(answerer.store)
         told = ("".join(pieces), count)
         yield result_of(request, context, answerer, told, timings)
@@ -294,6 +295,7 @@ class Engine:
             words=spellings(reader.question, reader.encode),
             reader=reader,
             head_weights=self._loaded.head_weights(self.heads),
+            looks=self.config.looks,
         )
 
 

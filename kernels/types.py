@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+# The values of a page come to a slot in so many parts, each when something of it is attended.
+QUARTERS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class PagedKV:
@@ -64,7 +67,10 @@ class SlotTables:
         stamps: int32 [rows, num_slots], when it was last wanted, by the clock.
         clock: int32 [1], counts plans.
         kept: int32 [2]: pages before the first, and from the second on, make no way.
-        counts: int64 [2], pages wanted and pages missed so far.
+        counts: int64 [3], pages wanted and pages missed so far, and how many quarters of keys or
+            values had to come for them.
+        values: uint8 [rows, num_slots, QUARTERS], contiguous in each row: 1 where a slot has that
+            quarter of its page's values. Keys it has always.
     """
 
     pages: torch.Tensor
@@ -73,6 +79,7 @@ class SlotTables:
     clock: torch.Tensor
     kept: torch.Tensor
     counts: torch.Tensor
+    values: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)

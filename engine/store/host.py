@@ -15,7 +15,7 @@ from hipcli.engine.store.mapping import AddressRange
 from hipcli.engine.store.memory import LayerFiles, contents, scales_of
 
 # Pages whose checksums are compared before memory is looked at again.
-COMPARED_PAGES = 4096
+COMPARED_PAGES = 1024
 
 
 class HostMemory:
@@ -123,15 +123,27 @@ class HostMemory:
             # The scales of the keys lie in the second half of a page.
             self.compare(VALUES, layer, pages)
         rows = self._rows(part, layer)
-        if pages is not None:
-            self._checks.compare(part, layer, pages.numpy(), rows)
-        elif part == SUMMARY or self._limit is None:
-            self._checks.compare(part, layer, None, rows)
-        else:
-            for first in range(0, self._capacity, COMPARED_PAGES):
-                some = np.arange(first, min(first + COMPARED_PAGES, self._capacity))
-                self._checks.compare(part, layer, some, rows)
+        if part == SUMMARY:
+            self._checks.compare(part, layer, None if pages is None else pages.numpy(), rows)
+            return
+        wanted = self._checks.unknown(part, layer, None if pages is None else pages.numpy())
+        self._fetch(part, layer, wanted[:COMPARED_PAGES])
+        for at in range(0, len(wanted), COMPARED_PAGES):
+            behind = at + COMPARED_PAGES
+            # The next ones come from the disk while these are looked at.
+            self._fetch(part, layer, wanted[behind : behind + COMPARED_PAGES])
+            self._checks.compare(part, layer, wanted[at:behind], rows)
+            if pages is None:
                 self.relieve()
+
+    def _fetch(self, part: int, layer: int, pages: np.ndarray) -> None:
+        """Let keys or values of pages come from the disk, and nothing else of what lies there."""
+        page_bytes, half = self._layout.page_bytes, self._layout.page_bytes // 2
+        start = (KEYS, VALUES).index(part) * half
+        mapped = self._ranges[layer][0]
+        for page in pages.tolist():
+            at = page * page_bytes + start
+            mapped.fetch(at, at + half)
 
     def _rows(self, part: int, layer: int) -> np.ndarray:
         pages, index = self._bytes[layer]

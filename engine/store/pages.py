@@ -109,16 +109,19 @@ class KVStore(FiledPages):
     def reserve(self, start: int, end: int, window_start: int, sink_tokens: int) -> None:
         """Before a pass appends tokens [start, end): see `TieredStore`. Here all is in place."""
 
-    def fetch(self, layer: int, pages: torch.Tensor) -> None:
+    def fetch(self, layer: int, pages: torch.Tensor, *, keys_only: bool = False) -> None:
         """Before pages are attended: see `TieredStore`. Here all are in place."""
+
+    def fetch_values(self, layer: int, blocks: torch.Tensor, block_size_k: int) -> None:
+        """Before blocks are attended: see `TieredStore`. Here all are in place."""
 
     def written_through(self, layer: int, start: int, end: int) -> None:
         """Once a layer has tokens [start, end): see `TieredStore`. Here nothing is to do."""
 
     def key_pieces(
-        self, layer: int, first_page: int, last_page: int
+        self, layer: int, first_page: int, last_page: int, *, values: bool = True
     ) -> Iterator[tuple[int, PagedKV]]:
-        """Keys and values of pages [first_page, last_page), in one piece here.
+        """Keys of pages [first_page, last_page), with their values or without, in one piece here.
 
         Yields:
             the first page, and all from there on under a page table of their own.

@@ -8,7 +8,7 @@ import torch
 
 from hipcli.kernels.paging import gather_tokens
 from hipcli.kernels.quantise_pages import quantise_pages_
-from hipcli.kernels.types import HostPages, PagedKV, RopeTables, SparsePlan
+from hipcli.kernels.types import QUARTERS, HostPages, PagedKV, RopeTables, SparsePlan
 
 
 @dataclass(frozen=True)
@@ -218,14 +218,38 @@ class HostedPages:
         return parts
 
     def after_fetch(
-        self, records: torch.Tensor, pages: torch.Tensor, slots: torch.Tensor
+        self,
+        records: torch.Tensor,
+        pages: torch.Tensor,
+        slots: torch.Tensor,
+        *,
+        keys_only: bool = False,
     ) -> torch.Tensor:
         """Bytes of all slots after moves."""
         records = records.clone()
         for head, (row, targets) in enumerate(zip(pages.tolist(), slots.tolist(), strict=True)):
+            parts = self.parts(head)
+            if keys_only:
+                del parts[1]
             for page, slot in zip(row, targets, strict=True):
-                for part in self.parts(head) if page >= 0 and slot >= 0 else ():
+                for part in parts if page >= 0 and slot >= 0 else ():
                     records[slot, part] = self.record(page)[part].to(records.device)
+        return records
+
+    def after_values(
+        self, records: torch.Tensor, quarters: torch.Tensor, slots: torch.Tensor
+    ) -> torch.Tensor:
+        """Bytes of all slots after moves of quarters of values."""
+        records = records.clone()
+        for head, (row, targets) in enumerate(zip(quarters.tolist(), slots.tolist(), strict=True)):
+            values = self.parts(head)[1]
+            size = (values.stop - values.start) // QUARTERS
+            for quarter, slot in zip(row, targets, strict=True):
+                first = values.start + quarter % QUARTERS * size
+                part = slice(first, first + size)
+                if quarter >= 0 and slot >= 0:
+                    record = self.record(quarter // QUARTERS)
+                    records[slot, part] = record[part].to(records.device)
         return records
 
 
