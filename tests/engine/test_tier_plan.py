@@ -78,7 +78,7 @@ def test_a_limit_on_the_gpu_is_refused_before_the_weights_where_the_least_does_n
         check(1 << 20, "infllm")
     assert "weights" in refused.value.message and "least" not in refused.value.message
     # Less than all of it, more than the least: summaries, and few pages.
-    less = preflight._layout(folder, torch.float32, False).num_bytes(MILLION) * 3 // 4
+    less = preflight._layout(folder, torch.float32, "auto").num_bytes(MILLION) * 3 // 4
     check(less)
     with pytest.raises(DoesNotFitError):
         check(less, "infllm")
