@@ -3,7 +3,7 @@
     python benchmarks/quality.py --models-dir DIR [--device cuda] [--tasks passkey,alike_8]
         [--haystacks noise,prose,code] [--haystack-files PATH ...] [--lengths 32k,128k]
         [--depths 0.1,0.5,0.9] [--methods hip,bm25] [--answers auto] [--samples N] [--seed N]
-        [--set NAME=N ...] [--rounds N] [--keep 1,0.25]
+        [--set NAME=N ...] [--rounds N] [--looks N] [--keep 1,0.25]
         [--out FILE] [--limit-s S]
     python benchmarks/quality.py --models-dir DIR --fidelity FILE --methods hip,window
 
@@ -30,7 +30,7 @@ if find_spec("hipcli.engine") is None:
     hipcli.__path__.append(str(ROOT))
 
 from hipcli.documents import ReadOptions, read_sources  # noqa: E402
-from hipcli.engine.config import KV_DTYPES, EngineConfig  # noqa: E402
+from hipcli.engine.config import KV_DTYPES, LOOK_PAGES, EngineConfig  # noqa: E402
 from hipcli.engine.engine import Engine  # noqa: E402
 from hipcli.engine.evaluation.fidelity import measure_text  # noqa: E402
 from hipcli.engine.evaluation.haystacks import HaystackKind, files_kind  # noqa: E402
@@ -58,6 +58,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--depths", type=words, default=("0.1", "0.3", "0.5", "0.7", "0.9"))
     parser.add_argument("--methods", type=words, default=("hip",))
     parser.add_argument("--answers", type=words, default=("auto",))
+    parser.add_argument(
+        "--looks", type=int, default=LOOK_PAGES, help="pages looked at again; no part of a cell"
+    )
     parser.add_argument("--rounds", type=int, default=1, help="how often evidence is looked for")
     parser.add_argument("--keep", type=words, default=("1",), help="parts of the context")
     parser.add_argument(
@@ -128,7 +131,11 @@ def compare(engine: Engine, path: str, methods: tuple[str, ...]) -> None:
 def main() -> None:
     args = parse_arguments()
     config = EngineConfig(
-        models_dir=args.models_dir, model=args.model, device=args.device, kv_dtype=args.kv_dtype
+        models_dir=args.models_dir,
+        model=args.model,
+        device=args.device,
+        kv_dtype=args.kv_dtype,
+        looks=args.looks,
     )
     engine = Engine.open(config)
     if args.fidelity:

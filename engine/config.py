@@ -7,7 +7,8 @@ from pathlib import Path
 from hipcli.engine.sessions.names import check_name
 
 # Of keys and values in the store; auto is the dtype of the weights.
-KV_DTYPES = ("auto", "fp8_e4m3")
+# Of keys and values in pages: auto is the model's own, fp8_e4m3 is for GPUs and int8 for CPUs.
+KV_DTYPES = ("auto", "fp8_e4m3", "int8")
 # Of weights in memory; auto has them in the dtype.
 WEIGHT_FORMS = ("auto", "int8")
 ANSWER_MODES = ("auto", "attend", "share", "reread")
@@ -22,6 +23,9 @@ MAX_DRAFT_TOKENS = 15
 # graphs of single steps.
 CPU_DRAFT_TOKENS = 12
 GPU_DRAFT_TOKENS = 0
+
+# Pages that are looked at again before a question is answered: measured (docs/log.md).
+LOOK_PAGES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ class EngineConfig:
         model: alias, hub id, local folder or .gguf file.
         device: auto (a GPU where there is one), cpu, cuda, cuda:N.
         dtype: auto, bfloat16, float32.
-        kv_dtype: a name in KV_DTYPES; fp8_e4m3 takes half the memory of bfloat16, GPU only.
+        kv_dtype: a name in KV_DTYPES; fp8_e4m3 (on a GPU) and int8 (on a CPU) take half the memory
+            of bfloat16.
         weights: a name in WEIGHT_FORMS; int8 takes half the memory of bfloat16 and answers
             faster, and a little differently; CPU only.
         threads: of a processor's matrix products; 0 has one for each core it may use.
@@ -108,6 +113,7 @@ class EngineConfig:
         prefill_chunk_tokens: tokens of a document that pass through the model at once, a multiple
             of 64; 0 chooses by device and free memory.
         calibrated: heads vote as the model's calibration weighs them, if it has one.
+        looks: how many of the pages with most votes are looked at again; 0 leaves it at the votes.
         verify_weights: tell the weights by all their bytes, read at every start, and not by
             samples that are remembered; sessions of the two kinds are different ones.
     """
@@ -125,15 +131,19 @@ class EngineConfig:
     method_settings: dict[str, int] = field(default_factory=dict)
     prefill_chunk_tokens: int = 0
     calibrated: bool = True
+    looks: int = LOOK_PAGES
     verify_weights: bool = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N")
         if self.kv_dtype not in KV_DTYPES:
-            raise ValueError(f"kv_dtype is {self.kv_dtype!r}; it must be {' or '.join(KV_DTYPES)}")
+            allowed = ", ".join(KV_DTYPES)
+            raise ValueError(f"kv_dtype is {self.kv_dtype!r}; it must be one of {allowed}")
         if self.weights not in WEIGHT_FORMS:
             raise ValueError(f"weights is {self.weights!r}; it must be {' or '.join(WEIGHT_FORMS)}")
+        if self.looks < 0:
+            raise ValueError(f"looks is {self.looks}; it must be 0 or more")
         if self.threads < 0:
             raise ValueError(f"threads is {self.threads}; it must be 0 or more")
         chunk = self.prefill_chunk_tokens

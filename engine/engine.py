@@ -167,12 +167,14 @@ class Engine:
             yield Notice("heads_ignored", problem)
         from hipcli.engine.device import memory_errors
 
-        with memory_errors():
+        plan = None
+        with memory_errors(lambda: self._loaded.short_of_memory(longest, plan)):
             loaded_at = time.perf_counter()
             for request in requests:
                 self._check_fit(request)
             spare_tokens = max(_spare_tokens(request) for request in requests)
-            if plan := self._loaded.plan(longest):
+            plan = self._loaded.plan(longest)
+            if plan is not None:
                 yield Detail(plan.describe(self._loaded.runner.layout))
             yield from self._answer_each(requests, spare_tokens, started, loaded_at - started)
 
@@ -233,8 +235,9 @@ class Engine:
             "decode_s": ended - first_at,
             "total_s": ended - started,
         }
-        from hipcli.engine.reporting import result_of, tiers_told
+        from hipcli.engine.reporting import look_told, result_of, tiers_told
 
+        yield from look_told(answerer)
         yield from tiers_told(answerer.store)
         told = ("".join(pieces), count)
         yield result_of(request, context, answerer, told, timings)
@@ -292,6 +295,7 @@ class Engine:
             words=spellings(reader.question, reader.encode),
             reader=reader,
             head_weights=self._loaded.head_weights(self.heads),
+            looks=self.config.looks,
         )
 
 

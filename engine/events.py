@@ -1,7 +1,7 @@
 """What the engine says while it works: one generator of these events per request.
 
-Order: any number of `Phase`, `Progress`, `Notice` and `Detail`; then `Token`s, maybe a
-`Detail`; last one `Result`.
+Order: any number of `Phase`, `Progress`, `Notice` and `Detail`; then `Token`s, maybe
+`Detail`s; last one `Result`.
 No event holds a tensor, so any front end can print or serialise them.
 """
 
@@ -20,7 +20,8 @@ class Progress:
     """Advance inside a phase: `prefill`, or `question` for a long one.
 
     `cached_tokens` came from a saved session and cost nothing.
-    The bytes are those of keys, values and summaries so far: on the GPU, in memory, in files.
+    The bytes are those of keys, values and summaries so far: on the GPU, in memory, in files; what
+    lies in two of these counts in both. `saved`: a session has what was read.
     """
 
     phase: str
@@ -32,6 +33,7 @@ class Progress:
     kv_device_bytes: int = 0
     kv_host_bytes: int = 0
     kv_disk_bytes: int = 0
+    saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

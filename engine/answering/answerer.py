@@ -11,6 +11,7 @@ reread: passages around the voted pages and the question are run as a short fres
 inside the trained window.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from hipcli.engine.answering.decoding import generate
 from hipcli.engine.answering.drafting import Drafter, draft_tokens, evidence_texts
 from hipcli.engine.answering.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
 from hipcli.engine.answering.sampler import Sampler
+from hipcli.engine.answering.second_look import SecondLook
 from hipcli.engine.answering.vote import Ballot
 from hipcli.engine.answering.word_match import Reader, Spelling, coverage
 from hipcli.engine.events import Evidence, Progress
@@ -40,6 +42,11 @@ QUESTION_BLOCK_TOKENS = 16
 # Of a question longer than this only the last tokens vote and are selected for one by one.
 MAX_VOTING_TOKENS = 256
 HEAD_CHUNK_TOKENS = 512
+
+# A longer question is not run behind page after page.
+MAX_LOOKING_TOKENS = 64
+# Nor are pages looked at again where the best has e ** this times the votes of the next.
+CLEAR_MARGIN = 1.5
 
 # Prompts up to this length are never reread, however short the model was trained.
 MIN_SHORT_TOKENS = 2048
@@ -62,11 +69,13 @@ class Answerer:
         reader: reads the passages of a round for words that lead on; None lets the heads alone.
         head_weights: what the vote of each head counts, as in `Ballot`.
         passes: makers of the passes that look at `store`.
+        looks: how many of the best pages are looked at again; 0 leaves the order to the votes.
 
     Attributes:
         mode: dense, attend, share or reread, once `start` has run.
         evidence: the pages with most votes.
         reread_tokens: length of the short prompt before the question, if there was one.
+        look: what a second look at the best pages came to; empty where there was none.
         drafter: guessed tokens of the answer, once `tokens` has begun; None where none are guessed.
     """
 
@@ -82,10 +91,12 @@ class Answerer:
     reader: Reader | None = None
     head_weights: torch.Tensor | None = None
     passes: Passes = field(default_factory=Passes)
+    looks: int = 0
     mode: str = ""
     evidence: tuple[Evidence, ...] = ()
     reread_tokens: int = 0
     finish_reason: str = "length"
+    look: str = ""
     drafter: Drafter | None = None
     # Pages with most votes, the best one first.
     _ranking: list[int] = field(default_factory=list)
@@ -117,6 +128,7 @@ class Answerer:
         if self.words:
             ballot.coverage = coverage(self.request.context_ids, self.words)
         logits = self._ask(question[head:], ballot, tail)
+        self._look_again(ballot, question[head:])
         self._later_rounds(ballot, question[head:], tail)
         self.evidence = ballot.evidence(*self.request.votable, self.request.evidence_count)
         self._ranking = ballot.ranking(*self.request.votable)
@@ -158,6 +170,24 @@ class Answerer:
         budget_tokens, size = self.budget_tokens, QUESTION_BLOCK_TOKENS
         asking = self.passes.question(self.method, ballot, budget_tokens, size)
         return self._run(ids, asking, before.length)
+
+    def _look_again(self, ballot: Ballot, question: torch.Tensor) -> None:
+        """Weigh the best pages by how likely the question is behind each of them."""
+        first, end = ballot.own_words
+        pages = ballot.best(*self.request.votable, self.looks)
+        if len(pages) < 2 or end > MAX_LOOKING_TOKENS or ballot.margin(pages) > CLEAR_MARGIN:
+            return
+        began = time.perf_counter()
+        look = SecondLook(
+            self.runner, self.method, self.store, ballot.context_tokens, self.request.prefix_tokens
+        )
+        ballot.look_again(pages, look.likelihoods(pages, question[:end], first))
+        (best,) = ballot.best(*self.request.votable, 1)
+        self.look = (
+            f"looked again at the {len(pages)} pages with most votes,"
+            f" {time.perf_counter() - began:.2f} s: the best one"
+            f" {'stays' if best == pages[0] else 'is another'}"
+        )
 
     def _later_rounds(self, ballot: Ballot, question: torch.Tensor, before: Tail) -> None:
         """Let the best pages of a round vote in the next one, the question as their scaffold."""

@@ -32,6 +32,8 @@ SENTENCE_TOKENS = 12
 # words that lead on from the passages found.
 WORDS_WEIGHT = 5.0
 LEADING_WEIGHT = 60.0
+# And by exp(this * log-likelihood of the question behind a page), where somebody looked again.
+LOOK_WEIGHT = 0.25
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class Ballot:
     Attributes:
         word_votes: fp32 [tokens of own_words, num_pages], sum over heads so far; None before the
             first layer.
+        look_weights: fp32 [num_pages], how a second look weighs the votes; None before it.
         later: ballots of later rounds, whose pages take turns with this one's.
     """
 
@@ -74,6 +77,7 @@ class Ballot:
     head_weights: torch.Tensor | None = None
     word_votes: torch.Tensor | None = None
     word_weights: torch.Tensor | None = None
+    look_weights: torch.Tensor | None = None
     later: list["Ballot"] = field(default_factory=list)
     # Of `coverage`, where the votes are: every layer asks for it.
     _page_weights: torch.Tensor | None = None
@@ -143,9 +147,33 @@ class Ballot:
                 weights = np.exp(weight * np.square(here[: len(votes)]))
                 self._page_weights = torch.from_numpy(weights).to(votes.device)
             votes = votes * self._page_weights
+        if self.look_weights is not None:
+            votes = votes * self.look_weights
         if len(self.excluded):
             votes[torch.tensor(self._places(self.excluded), device=votes.device)] = 0
         return votes
+
+    def margin(self, pages: Sequence[int]) -> float:
+        """Logarithm of the votes of the first of some pages over those of the second."""
+        first, second = self.votes()[torch.tensor(pages[:2])].clamp(min=1e-30).log().tolist()
+        return first - second
+
+    def look_again(self, pages: Sequence[int], likelihoods: Sequence[float]) -> None:
+        """Weigh the votes by a second look at some pages; all others count as the least likely.
+
+        Args:
+            pages: of the store, those with most votes.
+            likelihoods: logarithm of the probability of the question behind each of them.
+        """
+        votes = self.votes()
+        log_p = torch.tensor(likelihoods, device=votes.device)
+        factors = (LOOK_WEIGHT * (log_p - log_p.amax())).exp()
+        self.look_weights = votes.new_full((len(votes),), factors.amin().item())
+        self.look_weights[torch.tensor(pages, device=votes.device)] = factors
+
+    def best(self, first_token: int, end_token: int, count: int) -> list[int]:
+        """The first `count` pages of `order`, as the store counts them."""
+        return self._places(self.order(first_token, end_token)[:count])
 
     def leaders(self, count: int, low: int, high: int) -> torch.Tensor:
         """Pages of the store with most votes so far and their right neighbours, int64 ascending.

@@ -98,7 +98,8 @@ class DistributedEngine(Engine):
 
     def _answerer(self, request: AskRequest, store: Any) -> Any:
         made = Engine._answerer(self, request, store)
-        return replace(made, passes=driven_passes(self.team))
+        # A second look takes pages out of one store.
+        return replace(made, passes=driven_passes(self.team), looks=0)
 
 
 @dataclass(slots=True)
