@@ -1,14 +1,15 @@
 """hip beside llama.cpp and plain Transformers on this machine's CPU: same document, same run.
 
     python benchmarks/peers.py --models-dir DIR --gguf FILE [--llama-python PYTHON]
-        [--lengths 2k 8k 32k] [--rounds 3] [--peers hip llama.cpp transformers]
+        [--lengths 2k 8k 32k] [--rounds 3] [--peers hip hip-int8 llama.cpp transformers]
 
 Every measurement is a process of its own and the peers take turns, so that what else the machine
 does meets all of them. A peer reads the first tokens of one generated book and goes on greedily
 for 32 more. hip answers in its default way at each length, and once more without rereading
 (`attend`, over the whole context, as the others do). llama.cpp runs the GGUF file the model of hip
 was converted from, through llama-cpp-python with flash attention; `--llama-python` is an
-interpreter that has it, if this one does not. Not part of CI.
+interpreter that has it, if this one does not. It multiplies quantised weights with inputs of 8
+bits; `hip-int8` does so as well (`--weights int8`), `hip` computes in bf16. Not part of CI.
 
 Prints medians over the rounds, what they are of each peer's, and one line of JSON.
 """
@@ -30,7 +31,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 UNITS = {"k": 1 << 10, "m": 1 << 20}
-PEERS = ("hip", "llama.cpp", "transformers")
+OURS = ("hip", "hip-int8")
+PEERS = (*OURS, "llama.cpp", "transformers")
 ANSWER_TOKENS = 32
 QUESTION_TOKENS = 24
 BATCH_TOKENS = 512
@@ -50,7 +52,7 @@ def import_hip() -> None:
     prepare_threads()
 
 
-def run_hip(ids: np.ndarray, options: argparse.Namespace) -> Numbers:
+def run_hip(ids: np.ndarray, options: argparse.Namespace, weights: str = "auto") -> Numbers:
     """Read, save and answer; then answer the saved session over its whole context."""
     import_hip()
     from hipcli.engine.config import CacheConfig, EngineConfig, GenerationConfig
@@ -58,7 +60,8 @@ def run_hip(ids: np.ndarray, options: argparse.Namespace) -> Numbers:
     from hipcli.engine.events import Result
     from hipcli.engine.request import AskRequest, InputRecord
 
-    engine = Engine.open(EngineConfig(options.models_dir, model=options.model, device="cpu"))
+    config = EngineConfig(options.models_dir, model=options.model, device="cpu", weights=weights)
+    engine = Engine.open(config)
 
     def ask(answer: str, cache: Path) -> Result:
         request = AskRequest(
@@ -80,6 +83,11 @@ def run_hip(ids: np.ndarray, options: argparse.Namespace) -> Numbers:
         if result.generated_tokens > 1:
             found[name] = (result.generated_tokens - 1) / result.timings["decode_s"]
     return found
+
+
+def run_hip_int8(ids: np.ndarray, options: argparse.Namespace) -> Numbers:
+    """The same with weights and inputs of 8 bits."""
+    return run_hip(ids, options, "int8")
 
 
 def run_llama(ids: np.ndarray, options: argparse.Namespace) -> Numbers:
@@ -130,7 +138,12 @@ def run_transformers(ids: np.ndarray, options: argparse.Namespace) -> Numbers:
     return {"read_tok_s": len(ids) / read_s, "decode_tok_s": (ANSWER_TOKENS - 1) / decode_s}
 
 
-RUN = {"hip": run_hip, "llama.cpp": run_llama, "transformers": run_transformers}
+RUN = {
+    "hip": run_hip,
+    "hip-int8": run_hip_int8,
+    "llama.cpp": run_llama,
+    "transformers": run_transformers,
+}
 
 
 def peak_mib() -> float:
@@ -208,14 +221,15 @@ def show(options: argparse.Namespace, medians: dict[str, Numbers]) -> None:
     """The table: medians, and hip as a multiple of each peer."""
     for length in options.lengths:
         print(f"{length:,} tokens")
-        ours = medians.get(f"hip {length}")
+        ours = [name for name in OURS if name in options.peers]
         for peer in options.peers:
             numbers = medians[f"{peer} {length}"]
             told = f"read {numbers['read_tok_s']:7,.0f} tok/s, "
             told += f"decode {numbers['decode_tok_s']:5.1f} tok/s, {numbers['peak_mib']:7,.0f} MiB"
-            if ours is not None and peer != "hip":
-                ratios = [ours[name] / numbers[name] for name in ("read_tok_s", "decode_tok_s")]
-                told += f"   hip reads {ratios[0]:.1f}x, decodes {ratios[1]:.1f}x as fast"
+            for name in ours if peer not in OURS else ():
+                fast = medians[f"{name} {length}"]
+                ratios = [fast[rate] / numbers[rate] for rate in ("read_tok_s", "decode_tok_s")]
+                told += f"   {name} reads {ratios[0]:.1f}x, decodes {ratios[1]:.1f}x as fast"
             print(f"  {peer:13s} {told}")
 
 

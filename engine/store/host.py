@@ -72,6 +72,7 @@ class HostMemory:
     ) -> None:
         """Map the files; with `shared` what is written reaches them."""
         self._checks = checks
+        checks.threads = torch.get_num_threads()
         self._filed, self._shared = file_pages, shared
         for (page_file, index_file), (pages, index) in zip(files, self._ranges, strict=True):
             pages.map_file(page_file, file_pages * self._layout.page_bytes, shared=shared)
@@ -127,23 +128,31 @@ class HostMemory:
             self._checks.compare(part, layer, None if pages is None else pages.numpy(), rows)
             return
         wanted = self._checks.unknown(part, layer, None if pages is None else pages.numpy())
-        self._fetch(part, layer, wanted[:COMPARED_PAGES])
+        whole = pages is None
+        self._fetch(part, layer, wanted[:COMPARED_PAGES], whole)
         for at in range(0, len(wanted), COMPARED_PAGES):
             behind = at + COMPARED_PAGES
             # The next ones come from the disk while these are looked at.
-            self._fetch(part, layer, wanted[behind : behind + COMPARED_PAGES])
+            self._fetch(part, layer, wanted[behind : behind + COMPARED_PAGES], whole)
             self._checks.compare(part, layer, wanted[at:behind], rows)
-            if pages is None:
+            if whole:
                 self.relieve()
 
-    def _fetch(self, part: int, layer: int, pages: np.ndarray) -> None:
-        """Let keys or values of pages come from the disk, and nothing else of what lies there."""
-        page_bytes, half = self._layout.page_bytes, self._layout.page_bytes // 2
-        start = (KEYS, VALUES).index(part) * half
+    def _fetch(self, part: int, layer: int, pages: np.ndarray, whole: bool) -> None:
+        """Let keys or values of pages come from the disk, and nothing else of what lies there.
+
+        Args:
+            pages: int64 [n], ascending.
+            whole: of a whole layer only what is known to be missing is asked for: that there is
+                nothing to do takes long too, page by page.
+        """
+        half = self._layout.page_bytes // 2
         mapped = self._ranges[layer][0]
-        for page in pages.tolist():
-            at = page * page_bytes + start
-            mapped.fetch(at, at + half)
+        starts = pages * self._layout.page_bytes + (KEYS, VALUES).index(part) * half
+        if whole:
+            starts = starts[mapped.missing(starts, half)]
+        for start in starts.tolist():
+            mapped.fetch(start, start + half)
 
     def _rows(self, part: int, layer: int) -> np.ndarray:
         pages, index = self._bytes[layer]

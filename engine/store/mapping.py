@@ -4,7 +4,7 @@ The pages of a session lie in files; the question and the answer that follow the
 both into one range lets every kernel see one tensor of pages, and a private mapping keeps what a
 question writes into the last, half-filled page out of the file.
 
-Python's own `mmap` cannot place a mapping at a chosen address, hence the four calls of libc.
+Python's own `mmap` cannot place a mapping at a chosen address, hence the calls of libc.
 POSIX only.
 """
 
@@ -15,6 +15,7 @@ import sys
 import weakref
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from hipcli.engine.errors import HipError
@@ -31,6 +32,7 @@ _libc.mmap.argtypes = [
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 # On Linux alone it lets go of a mapping's memory at once and keeps what a file holds.
 _MADV_DONTNEED = 4 if sys.platform == "linux" else None
@@ -133,6 +135,28 @@ class AddressRange:
         end = min(end, self._file_bytes)
         if end > first:
             _libc.madvise(self._address + first, end - first, _MADV_WILLNEED)
+
+    def missing(self, starts: np.ndarray, size: int) -> np.ndarray:
+        """Which runs of `size` bytes of the file are not in the system's cache: bool [n].
+
+        Systems that do not tell, or not about files of others, say that all is there.
+
+        Args:
+            starts: int64 [n], ascending, where each run begins.
+        """
+        if not len(starts):
+            return np.zeros(0, dtype=bool)
+        low = int(starts[0]) // mmap.PAGESIZE
+        units = -(-min(int(starts[-1]) + size, self._file_bytes) // mmap.PAGESIZE) - low
+        told = ctypes.create_string_buffer(b"\1" * max(units, 1))
+        address = self._address + low * mmap.PAGESIZE
+        if units <= 0 or _libc.mincore(address, units * mmap.PAGESIZE, told):
+            return np.zeros(len(starts), dtype=bool)
+        absent = np.frombuffer(told.raw[:units], dtype=np.uint8) & 1 == 0
+        before = np.concatenate(([0], absent.cumsum()))
+        first = starts // mmap.PAGESIZE - low
+        last = np.minimum(-(-(starts + size) // mmap.PAGESIZE) - low, units)
+        return before[last] > before[np.minimum(first, units)]
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         """A tensor over the start of the range; it keeps the range alive."""

@@ -1,12 +1,14 @@
 """A limit on main memory: pages go back to their files, and answers stay what they were."""
 
 import errno
+import mmap
 import os
 import sys
 from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -275,8 +277,12 @@ def test_only_what_is_compared_comes_from_the_disk(
     # The last page was compared when the session was opened.
     keys = [(page * size, page * size + size // 2) for page in (0, 4)]
     assert fetched == [*keys, *((start + size // 2, end + size // 2) for start, end in keys)]
+    del fetched[:]
+    absent = np.arange(15) % 2 == 1
+    monkeypatch.setattr(AddressRange, "missing", lambda _, starts, size: absent[: len(starts)])
     store.check_keys(0)
-    assert len(fetched) == 4 + 15 - 6
+    # Left are the pages 1, 2, 6, 8 to 13.
+    assert [start // size for start, _ in fetched] == [2, 8, 10, 12]
 
 
 def test_bytes_of_a_file_are_asked_for_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -289,3 +295,25 @@ def test_bytes_of_a_file_are_asked_for_as_far_as_it_goes(tmp_path: Path) -> None
     mapped.fetch(500_000, 600_000)
     tensor = mapped.tensor(torch.uint8, (20_000,))
     assert tensor[:10_000].tolist() == [*path.read_bytes()[:10_000]]
+    # Just written and read, so it is in the system's cache.
+    starts = np.array([0, 5_000, 9_000, 12_000, 500_000])
+    assert not mapped.missing(starts, 1_000).any()
+    assert mapped.missing(starts[:0], 10).shape == (0,)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="dropping a file from the cache")
+def test_what_is_not_in_the_systems_cache_is_found(tmp_path: Path) -> None:
+    path, size = tmp_path / "file", mmap.PAGESIZE
+    path.write_bytes(bytes(64 * size))
+    mapped = AddressRange(64 * size)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    mapped.map_file(path, 64 * size, shared=False)
+    starts = np.arange(32) * 2 * size
+    if not mapped.missing(starts, size).all():
+        pytest.skip("the file system keeps its files in memory")
+    mapped.fetch(0, 4 * size)
+    # Only hints; reading is what brings them for sure.
+    mapped.tensor(torch.uint8, (4 * size,)).sum()
+    assert mapped.missing(starts, size)[:2].tolist() == [False, False]

@@ -44,7 +44,9 @@ print(json.dumps(told))
 def ask(cache: str) -> dict:
     """One question in a process of its own."""
     command = [sys.executable, "-c", CHILD, str(real_models_dir()), cache, str(TOKENS)]
-    done = subprocess.run([*command, str(LIMIT_BYTES)], capture_output=True, text=True, check=True)
+    command.append(str(LIMIT_BYTES))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
