@@ -36,7 +36,7 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.test lint
 	$(BIN)/hip models pull smollm2 --quiet
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -7,7 +7,8 @@ from pathlib import Path
 from hipcli.engine.sessions.names import check_name
 
 # Of keys and values in the store; auto is the dtype of the weights.
-KV_DTYPES = ("auto", "fp8_e4m3")
+# Of keys and values in pages: auto is the model's own, fp8_e4m3 is for GPUs and int8 for CPUs.
+KV_DTYPES = ("auto", "fp8_e4m3", "int8")
 # Of weights in memory; auto has them in the dtype.
 WEIGHT_FORMS = ("auto", "int8")
 ANSWER_MODES = ("auto", "attend", "share", "reread")
@@ -97,7 +98,8 @@ class EngineConfig:
         model: alias, hub id, local folder or .gguf file.
         device: auto (a GPU where there is one), cpu, cuda, cuda:N.
         dtype: auto, bfloat16, float32.
-        kv_dtype: a name in KV_DTYPES; fp8_e4m3 takes half the memory of bfloat16, GPU only.
+        kv_dtype: a name in KV_DTYPES; fp8_e4m3 (on a GPU) and int8 (on a CPU) take half the memory
+            of bfloat16.
         weights: a name in WEIGHT_FORMS; int8 takes half the memory of bfloat16 and answers
             faster, and a little differently; CPU only.
         threads: of a processor's matrix products; 0 has one for each core it may use.
@@ -136,7 +138,8 @@ class EngineConfig:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ValueError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N")
         if self.kv_dtype not in KV_DTYPES:
-            raise ValueError(f"kv_dtype is {self.kv_dtype!r}; it must be {' or '.join(KV_DTYPES)}")
+            allowed = ", ".join(KV_DTYPES)
+            raise ValueError(f"kv_dtype is {self.kv_dtype!r}; it must be one of {allowed}")
         if self.weights not in WEIGHT_FORMS:
             raise ValueError(f"weights is {self.weights!r}; it must be {' or '.join(WEIGHT_FORMS)}")
         if self.looks < 0:

@@ -1,7 +1,7 @@
 """What fits a device: the KV of a context, and how many tokens pass through the model at once."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -28,12 +28,17 @@ def free_bytes(device: torch.device) -> int:
 
 def check_kv_dtype(kv_dtype: str, device: str) -> None:
     """Raise UsageError unless keys and values can be stored like that on the device."""
+    if kv_dtype == "int8" and device != "cpu":
+        raise UsageError(
+            f"--kv-dtype int8 is for processors, and the model would run on {device}",
+            "use --kv-dtype fp8_e4m3, which takes as much memory, or add --device cpu",
+        )
     if kv_dtype != "fp8_e4m3":
         return
     if device == "cpu":
         raise UsageError(
             "--kv-dtype fp8_e4m3 needs a GPU: a CPU has no instructions for it",
-            "leave it at auto: keys and values take 16 bits each where the CPU is fast with bf16",
+            "use --kv-dtype int8, which takes as much memory, or leave it at auto",
         )
     capability = torch.cuda.get_device_capability(device)
     if capability < FP8_CAPABILITY:
@@ -107,13 +112,51 @@ def chunk_tokens(
 
 
 @contextlib.contextmanager
-def memory_errors() -> Iterator[None]:
-    """Turn a device that is out of memory into DoesNotFitError."""
+def memory_errors(short: Callable[[], DoesNotFitError]) -> Iterator[None]:
+    """Turn a device that is out of memory into what `short` makes of it, see `short_device`."""
     try:
         yield
-    except torch.cuda.OutOfMemoryError as error:
-        first = str(error).split(". ")[0]
-        raise DoesNotFitError(
-            f"the GPU is out of memory: {first}",
-            "ask about less text, use a smaller model, or --device cpu",
-        ) from error
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise short() from error
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """A device, or main memory pinned for it, had no room: PyTorch's allocator says so with a type,
+    what goes past it (matrix libraries, graphs, pinned buffers) in words."""
+    told = str(error)
+    return isinstance(error, torch.cuda.OutOfMemoryError) or any(
+        words in told for words in ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    )
+
+
+def short_device(
+    layout: KVLayout, capacity_tokens: int, taken: tuple[int, int], device: torch.device
+) -> DoesNotFitError:
+    """What to say where a device ran out of memory on the way.
+
+    Args:
+        layout: of the keys and values.
+        capacity_tokens: of context, question and answer together.
+        taken: bytes of the weights, and of the keys and values that were on the device.
+        device: where.
+    """
+    weights, kv = taken
+    # What is computed on the way needs what the plan left free, and more.
+    fewer = (weights + kv - (1 << 30)) // 2**30
+    ways = []
+    if fewer > weights / 2**30:
+        ways.append(f"leave more of it free with --gpu-memory {fewer}GiB")
+    if not layout.quantised:
+        ways.append("halve keys and values with --kv-dtype fp8_e4m3")
+    ways += ["cut the text with --context-limit N --fit middle", "use a smaller model"]
+    return DoesNotFitError(
+        f"{device} ran out of memory: weights ({_gib(weights)}) and, of keys and values of"
+        f" {capacity_tokens:,} tokens, {_gib(kv)} leave too little for what is computed on the way",
+        ", ".join(ways) + ", or --device cpu",
+    )
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:,.2f} GiB"

@@ -167,12 +167,14 @@ class Engine:
             yield Notice("heads_ignored", problem)
         from hipcli.engine.device import memory_errors
 
-        with memory_errors():
+        plan = None
+        with memory_errors(lambda: self._loaded.short_of_memory(longest, plan)):
             loaded_at = time.perf_counter()
             for request in requests:
                 self._check_fit(request)
             spare_tokens = max(_spare_tokens(request) for request in requests)
-            if plan := self._loaded.plan(longest):
+            plan = self._loaded.plan(longest)
+            if plan is not None:
                 yield Detail(plan.describe(self._loaded.runner.layout))
             yield from self._answer_each(requests, spare_tokens, started, loaded_at - started)
 

@@ -20,7 +20,8 @@ class Progress:
     """Advance inside a phase: `prefill`, or `question` for a long one.
 
     `cached_tokens` came from a saved session and cost nothing.
-    The bytes are those of keys, values and summaries so far: on the GPU, in memory, in files.
+    The bytes are those of keys, values and summaries so far: on the GPU, in memory, in files; what
+    lies in two of these counts in both. `saved`: a session has what was read.
     """
 
     phase: str
@@ -32,6 +33,7 @@ class Progress:
     kv_device_bytes: int = 0
     kv_host_bytes: int = 0
     kv_disk_bytes: int = 0
+    saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,14 @@ import torch
 
 from hipcli.engine.answering.second_look import LookWeights
 from hipcli.engine.config import EngineConfig
-from hipcli.engine.device import GPU_DENSE_TOKENS, check_kv_dtype, check_weights, chunk_tokens
-from hipcli.engine.errors import ModelError, UsageError
+from hipcli.engine.device import (
+    GPU_DENSE_TOKENS,
+    check_kv_dtype,
+    check_weights,
+    chunk_tokens,
+    short_device,
+)
+from hipcli.engine.errors import DoesNotFitError, ModelError, UsageError
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.methods import make_config, make_method
 from hipcli.engine.methods.base import Method
@@ -129,6 +135,20 @@ class LoadedEngine:
             return None
         return self.tiering.plan(self.runner.layout, capacity_tokens)
 
+    def short_of_memory(self, capacity_tokens: int, plan: TierPlan | None) -> DoesNotFitError:
+        """What to say where the GPU ran out of memory with a context of so many tokens.
+
+        Args:
+            capacity_tokens: of context, question and answer together.
+            plan: that was made for it.
+        """
+        layout = self.runner.layout
+        kv_bytes = layout.num_bytes(capacity_tokens)
+        if plan is not None:
+            kv_bytes = device_bytes(layout, plan.capacity_pages, plan.slots)
+        taken = _weights_bytes(self.runner), kv_bytes
+        return short_device(layout, capacity_tokens, taken, self.runner.device)
+
     def chunk_tokens(self, config: EngineConfig, capacity_tokens: int) -> int:
         """Tokens of a document that pass through the model at once."""
         if config.prefill_chunk_tokens:
@@ -147,13 +167,16 @@ class LoadedEngine:
         return chunk
 
 
+def _weights_bytes(runner: Runner) -> int:
+    # Tensors that are tied are there once.
+    return sum({x.data_ptr(): x.nbytes for x in runner.model.parameters()}.values())
+
+
 def _tiering(config: EngineConfig, runner: Runner, method: Method) -> Tiering | None:
     """Plans the runner's stores from now on."""
     if runner.device.type != "cuda":
         return None
-    # Tensors that are tied are there once.
-    sizes = {x.data_ptr(): x.nbytes for x in runner.model.parameters()}
-    tiering = Tiering(config, method, sum(sizes.values()), runner.device)
+    tiering = Tiering(config, method, _weights_bytes(runner), runner.device)
     runner.tiers = tiering.plan if method.reads_tiers else None
     return tiering if method.reads_tiers else None
 
@@ -161,9 +184,9 @@ def _tiering(config: EngineConfig, runner: Runner, method: Method) -> Tiering | 
 def _method(config: EngineConfig, runner: Runner, folder: ModelFolder) -> Method:
     device = runner.device.type
     method: Method = make_method(config.method, config.method_settings, device)
-    if runner.layout.quantised and not method.reads_fp8:
+    if runner.layout.quantised and not method.reads_quantised:
         raise UsageError(
-            f"--method {config.method} does not attend keys and values in fp8",
+            f"--method {config.method} does not attend keys and values in {config.kv_dtype}",
             "leave --kv-dtype at auto",
         )
     if isinstance(method, HipMethod) and device == "cuda":

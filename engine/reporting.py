@@ -9,6 +9,7 @@ from hipcli.engine.request import AskRequest
 from hipcli.engine.resident import peak_rss_bytes
 from hipcli.engine.store.layout import PAGE_TOKENS
 from hipcli.engine.store.pages import KVStore
+from hipcli.engine.store.shares import shares_of
 from hipcli.engine.store.tiered_store import TieredStore
 
 
@@ -50,11 +51,14 @@ def result_of(
     answer, count = told
     drafter = answerer.drafter
     runner, session, total = answerer.runner, context.session, len(request.context_ids)
-    kv_bytes = runner.layout.num_bytes(context.store.length)
     kept = context.store.kept_pages
     saved = total if kept is None else len(kept) * PAGE_TOKENS
-    on_disk = runner.layout.num_bytes(saved) if session.complete else 0
-    on_gpu = runner.device.type == "cuda"
+    shares = shares_of(
+        context.store,
+        context.store.length,
+        saved if session.complete else 0,
+        on_gpu=runner.device.type == "cuda",
+    )
     return Result(
         answer=answer,
         finish_reason=answerer.finish_reason,
@@ -71,9 +75,10 @@ def result_of(
         accepted_tokens=drafter.accepted if drafter else 0,
         timings=timings,
         memory={
-            "kv_device_bytes": kv_bytes if on_gpu else 0,
-            "kv_host_bytes": 0 if on_gpu else kv_bytes - on_disk,
-            "kv_disk_bytes": on_disk,
+            "kv_bytes": runner.layout.num_bytes(context.store.length),
+            "kv_device_bytes": shares.device_bytes,
+            "kv_host_bytes": shares.host_bytes,
+            "kv_disk_bytes": shares.disk_bytes,
             "kv_resident_bytes": getattr(context.store, "resident_bytes", 0),
             "peak_rss_bytes": peak_rss_bytes(),
             "peak_device_bytes": runner.peak_device_bytes(),

@@ -14,6 +14,8 @@ from .backends import resolve
 from .types import PagedKV, PageIndex, RopeTables, SparsePlan
 
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# Of quantised pages, whose scales lie beside them.
+CODE_DTYPES = (torch.float8_e4m3fn, torch.int8)
 SUMMARIES_PER_PAGE = {"bounds": 2, "mean": 1}
 
 
@@ -103,7 +105,7 @@ def check_pages(kv: PagedKV, q: torch.Tensor, backend: str) -> None:
     """Check keys [P, num_kv_heads, page_size, head_dim] and their table against q."""
     k_pages, page_table = kv.k_pages, kv.page_table
     require_shape("k_pages", k_pages, (None, None, None, q.shape[-1]))
-    require_dtype("k_pages", k_pages, (q.dtype, torch.float8_e4m3fn))
+    require_dtype("k_pages", k_pages, (q.dtype, *CODE_DTYPES))
     require_unit_stride("k_pages", k_pages)
     check_scales("k_scales", kv.k_scales, k_pages, backend)
     check_page_table(page_table, k_pages.shape[1], resolve(backend, q.device))
@@ -130,14 +132,14 @@ def check_page_table(page_table: torch.Tensor, num_kv_heads: int, backend: str) 
 
 
 def check_scales(name: str, scales: torch.Tensor | None, pages: torch.Tensor, backend: str) -> None:
-    """Check the scales fp32 [P, num_kv_heads] of pages, float8_e4m3fn or not."""
-    quantised = pages.dtype == torch.float8_e4m3fn
+    """Check the scales fp32 [P, num_kv_heads] of pages, of codes or not."""
+    quantised = pages.dtype in CODE_DTYPES
     if quantised != (scales is not None):
-        raise ValueError(f"{name}: expected with float8_e4m3fn pages and only then")
+        raise ValueError(f"{name}: expected with float8_e4m3fn or int8 pages and only then")
     if scales is None:
         return
-    if resolve(backend, pages.device) == "cpu":
-        raise NotImplementedError("the cpu backend reads no float8_e4m3fn pages")
+    if pages.dtype == torch.int8 and resolve(backend, pages.device) == "triton":
+        raise NotImplementedError("the triton backend reads no int8 pages")
     require_shape(name, scales, pages.shape[:2])
     require_dtype(name, scales, (torch.float32,))
     require_unit_stride(name, scales)

@@ -7,11 +7,12 @@ matrix product a KV head serves the whole group.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 
 import torch
 from torch.nn.functional import pad
 
+from .cpu_codes import decode_into, decoded_blocks, page_scales
 from .types import PagedKV, RopeTables
 
 # Fewer rows than this do not fill the tiles of the fused attention.
@@ -115,6 +116,10 @@ class RowBuffers:
         """The same for blocks as they come out of the pages."""
         return self._take("gathered", shape, like.dtype)
 
+    def decoded(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """The same for what the codes among them stand for."""
+        return self._take("decoded", shape, dtype)
+
     def tail(self, rows: int, group: int, dtype: torch.dtype) -> torch.Tensor | None:
         """`causal_tail`, made once a size; None for one row, which sees everything."""
         if rows == 1:
@@ -141,15 +146,23 @@ def unfold_heads(out: torch.Tensor, length: int) -> torch.Tensor:
 def block_table(pages: torch.Tensor, block_size_k: int) -> torch.Tensor | None:
     """Pages as one long table whose rows are memory: [n, block_size_k * head_dim], a view.
 
-    None where a block is not one run of memory. `block_rows` says which row is which block.
+    None where a block is not one run of memory. `block_rows` says which row is which block. Where
+    scales lie between two pages rows begin within one another: every `_row_step`, a block.
     """
     num_slots, num_kv_heads, page_size, head_dim = pages.shape
     unit = block_size_k * head_dim
     slot_stride, head_stride, token_stride, _ = pages.stride()
-    if token_stride != head_dim or slot_stride % unit or head_stride % unit:
+    if token_stride != head_dim:
         return None
+    step = _row_step(pages, block_size_k)
     last = (num_slots - 1) * slot_stride + (num_kv_heads - 1) * head_stride
-    return pages.as_strided((last // unit + page_size // block_size_k, unit), (unit, 1))
+    last += (page_size // block_size_k - 1) * unit
+    return pages.as_strided((last // step + 1, unit), (step, 1))
+
+
+def _row_step(pages: torch.Tensor, block_size_k: int) -> int:
+    """Elements from one row of `block_table` to the next."""
+    return gcd(block_size_k * pages.shape[3], *pages.stride()[:2])
 
 
 def block_rows(
@@ -157,13 +170,13 @@ def block_rows(
 ) -> torch.Tensor:
     """Rows of `block_table` that hold blocks [..., num_kv_heads, n], none -1: int64, same shape."""
     _, num_kv_heads, page_size, head_dim = pages.shape
-    per_page, unit = page_size // block_size_k, block_size_k * head_dim
+    per_page, step = page_size // block_size_k, _row_step(pages, block_size_k)
     slot_stride, head_stride = pages.stride()[:2]
     blocks = block_indices.long()
-    rows = page_table[blocks // per_page].long().mul_(slot_stride // unit)
+    rows = page_table[blocks // per_page].long().mul_(slot_stride // step)
     if per_page > 1:
-        rows += blocks % per_page
-    return rows.add_(torch.arange(num_kv_heads).unsqueeze(1) * (head_stride // unit))
+        rows += blocks % per_page * (block_size_k * head_dim // step)
+    return rows.add_(torch.arange(num_kv_heads).unsqueeze(1) * (head_stride // step))
 
 
 def gather_blocks(
@@ -193,22 +206,44 @@ def gather_blocks(
 
 
 def gather_range(
-    pages: torch.Tensor, page_table: torch.Tensor, start: int, end: int
+    pages: torch.Tensor,
+    page_table: torch.Tensor,
+    start: int,
+    end: int,
+    dtype: torch.dtype,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Copy tokens [start, end) out of the pages: [num_kv_heads, end - start, head_dim]."""
+    """Copy tokens [start, end) out of the pages.
+
+    Args:
+        pages: [P, num_kv_heads, page_size, head_dim], in `dtype` or codes; may be a strided view.
+        page_table: int32 [num_pages].
+        start, end: tokens.
+        dtype: of the copies.
+        scales: fp32 [P, num_kv_heads] of codes, else None.
+
+    Returns:
+        [num_kv_heads, end - start, head_dim].
+    """
     page_size = pages.shape[2]
     first, last = start // page_size, -(-end // page_size)
     span = logical_pages(pages, page_table, first, last).transpose(0, 1)
     # A reshape may be a view of the store; callers rotate the copy in place.
-    span = torch.empty(span.shape, dtype=pages.dtype).copy_(span).flatten(1, 2)
+    copied = torch.empty(span.shape, dtype=dtype)
+    if scales is None:
+        copied.copy_(span)
+    else:
+        of_pages = logical_pages(scales, page_table, first, last).transpose(0, 1)
+        decode_into(copied, span, of_pages[:, :, None, None])
     offset = start - first * page_size
-    return span[:, offset : offset + end - start]
+    return copied.flatten(1, 2)[:, offset : offset + end - start]
 
 
 def logical_pages(
     pages: torch.Tensor, page_table: torch.Tensor, first: int, last: int
 ) -> torch.Tensor:
-    """Logical pages [first, last): a view where their slots follow one another, else a copy."""
+    """Logical pages [first, last), or their scales: a view where their slots follow one another,
+    else a copy."""
     slots = page_table[first:last]
     if slots.numel() < 2 or bool((slots.diff() == 1).all()):
         start = int(slots[0]) if slots.numel() else 0
@@ -302,19 +337,26 @@ def attend_rows(
     return torch.bmm(weights, v), lse
 
 
-def key_range(kv: PagedKV, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copies of keys and values of tokens [start, end)."""
+def key_range(
+    kv: PagedKV, start: int, end: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copies of keys and values of tokens [start, end), in `dtype`."""
     return (
-        gather_range(kv.k_pages, kv.page_table, start, end),
-        gather_range(kv.v_pages, kv.page_table, start, end),
+        gather_range(kv.k_pages, kv.page_table, start, end, dtype, kv.k_scales),
+        gather_range(kv.v_pages, kv.page_table, start, end, dtype, kv.v_scales),
     )
 
 
 def key_blocks(
-    kv: PagedKV, block_indices: torch.Tensor, block_size_k: int
+    kv: PagedKV, block_indices: torch.Tensor, block_size_k: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copies of keys and values of blocks, as `gather_blocks` lays them out."""
+    """Copies of keys and values of blocks, in `dtype`, as `gather_blocks` lays them out."""
+    k = gather_blocks(kv.k_pages, kv.page_table, block_indices, block_size_k)
+    v = gather_blocks(kv.v_pages, kv.page_table, block_indices, block_size_k)
+    if kv.k_scales is None or kv.v_scales is None:
+        return k, v
+    pages = block_indices // (kv.k_pages.shape[2] // block_size_k)
     return (
-        gather_blocks(kv.k_pages, kv.page_table, block_indices, block_size_k),
-        gather_blocks(kv.v_pages, kv.page_table, block_indices, block_size_k),
+        decoded_blocks(k, page_scales(kv.k_scales, kv.page_table, pages), dtype),
+        decoded_blocks(v, page_scales(kv.v_scales, kv.page_table, pages), dtype),
     )

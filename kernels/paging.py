@@ -40,7 +40,7 @@ def gather_tokens(
         pages: [P, num_kv_heads, page_size, head_dim].
         page_table: int32 [num_pages] or [num_kv_heads, num_pages].
         tokens: int64 [n], logical token positions.
-        scales: fp32 [P, num_kv_heads] for float8_e4m3fn pages, else None.
+        scales: fp32 [P, num_kv_heads] of quantised pages, else None.
 
     Returns:
         [num_kv_heads, n, head_dim] in the pages' dtype, fp32 where they have scales.
@@ -52,7 +52,9 @@ def gather_tokens(
     slots = slots_of(page_table, tokens // page_size)
     heads = torch.arange(pages.shape[1], device=pages.device)[:, None]
     rows = pages[slots, heads, tokens % page_size]
-    return rows if scales is None else rows.float() * scales[slots, heads][:, :, None]
+    if scales is None:
+        return rows
+    return decoded(rows, torch.float32) * scales[slots, heads][:, :, None]
 
 
 def gather_pages(
@@ -72,8 +74,18 @@ def gather_pages(
 def dequantise(
     pages: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Pages [..., page_size, head_dim] times their scales [...], in `dtype`."""
-    return pages.to(dtype) * scales.to(dtype)[..., None, None]
+    """The values in `dtype` of pages [..., page_size, head_dim] with scales [...]."""
+    return decoded(pages, dtype) * scales.to(dtype)[..., None, None]
+
+
+def decoded(codes: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What codes stand for in units of their scale, a copy: bf16 and wider hold it exactly.
+
+    A code of int8 names a step of the grid, from itself to the next code, and stands for its
+    middle; `quantise_pages_` says why.
+    """
+    values = codes.to(dtype, copy=True)
+    return values.add_(0.5) if codes.dtype == torch.int8 else values
 
 
 def one_head(kv: PagedKV, head: int) -> PagedKV:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+# The values of a page come to a slot in so many parts, each when something of it is attended.
+QUARTERS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class PagedKV:
@@ -17,14 +20,14 @@ class PagedKV:
 
     Args:
         k_pages: [P, num_kv_heads, page_size, head_dim]; may be a strided view. In the dtype of
-            the queries, or float8_e4m3fn with scales.
+            the queries, or codes with scales: float8_e4m3fn, or int8, which only the CPU reads.
         v_pages: the same shape and dtype.
         page_table: int32 [num_pages], logical page -> slot (first dimension of the pages); or
             [num_kv_heads, num_pages] where each KV head's pages lie in slots of their own, -1 for
             those that lie nowhere here. An operator must need none of these: references raise,
             Triton reads slot 0 in their place and writes nothing.
-        k_scales: fp32 [P, num_kv_heads] for float8_e4m3fn (key = stored * scale), else None; may
-            be a strided view.
+        k_scales: fp32 [P, num_kv_heads] of codes (key = stored * scale for float8_e4m3fn,
+            (stored + 1/2) * scale for int8), else None; may be a strided view.
         v_scales: the same of the values, with the same strides.
     """
 
@@ -64,7 +67,10 @@ class SlotTables:
         stamps: int32 [rows, num_slots], when it was last wanted, by the clock.
         clock: int32 [1], counts plans.
         kept: int32 [2]: pages before the first, and from the second on, make no way.
-        counts: int64 [2], pages wanted and pages missed so far.
+        counts: int64 [3], pages wanted and pages missed so far, and how many quarters of keys or
+            values had to come for them.
+        values: uint8 [rows, num_slots, QUARTERS], contiguous in each row: 1 where a slot has that
+            quarter of its page's values. Keys it has always.
     """
 
     pages: torch.Tensor
@@ -73,6 +79,7 @@ class SlotTables:
     clock: torch.Tensor
     kept: torch.Tensor
     counts: torch.Tensor
+    values: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)

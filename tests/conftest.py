@@ -12,6 +12,9 @@ import pytest
 
 from hipcli.engine.threads import prepare_threads
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Processes side by side, one for each core: more threads would only wait for one another.
+    os.environ["OMP_NUM_THREADS"] = "1"
 prepare_threads()
 # A shell makes its background jobs ignore Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

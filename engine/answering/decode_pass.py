@@ -9,7 +9,7 @@ import torch
 
 from hipcli.engine.answering.phases import Phase
 from hipcli.engine.forward.rope import RopeTables
-from hipcli.engine.methods.base import no_blocks
+from hipcli.engine.methods.base import Method, no_blocks
 from hipcli.engine.passes import AnswerPass
 from hipcli.engine.passes.given import GivenBlocks, beyond_window
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
@@ -79,6 +79,7 @@ class DecodePass:
         self._local_tokens = local_tokens
         method, num_kv_heads = answer.method, store.layout.num_kv_heads
         self.selects = selects(answer)
+        self._keys_first = self.selects and _keys_first(answer.method, store)
         self._pages: list[torch.Tensor] = []
         self._blocks: list[torch.Tensor] = []
         self._given: GivenBlocks | None = None
@@ -111,6 +112,8 @@ class DecodePass:
         if self.selects and what != "keep":
             chosen = method.choose_blocks(layer, q, self._pages[layer], step)
             self._blocks[layer].copy_(chosen)
+            if self._keys_first:
+                store.fetch_values(layer, chosen, method.block_size_k)
         plan = SparsePlan(
             self._layer_blocks(layer, step),
             self._starts(layer, step),
@@ -130,7 +133,7 @@ class DecodePass:
         )[0]
 
     def _choose_pages(self, layer: int, q: torch.Tensor, step: DecodeStep) -> None:
-        """Candidates of a layer, and their keys and values on the device."""
+        """Candidates of a layer, and their keys on the device, with their values or without."""
         store, pages = step.store, self._pages[layer]
         if self._window_starts:
             self._window_starts[layer].copy_(step.window_starts)
@@ -138,7 +141,7 @@ class DecodePass:
             store.summarise(layer, step.seqlen_k, PAGE_TOKENS)
         pages.copy_(self.answer.method.choose_pages(layer, q, step.window_starts, step))
         if store.tiered:
-            store.fetch(layer, pages)
+            store.fetch(layer, pages, keys_only=self._keys_first)
 
     def _starts(self, layer: int, step: DecodeStep) -> torch.Tensor:
         if self._given is not None:
@@ -154,6 +157,14 @@ class DecodePass:
 def selects(attention: AnswerPass) -> bool:
     """The method selects for each token."""
     return attention.pages is None and attention.method.token_blocks > 0
+
+
+def _keys_first(method: Method, store: KVStore) -> bool:
+    """Candidates come with their keys alone, and values when their blocks are chosen: which is at
+    some steps that choose no pages, so a graph must hold it."""
+    chosen = method.token_blocks * method.block_size_k
+    fewer = chosen < method.token_pages * PAGE_TOKENS
+    return fewer and store.tiered and store.fetches_in_graphs
 
 
 def _no_plan(num_kv_heads: int, count: int, store: KVStore) -> torch.Tensor:

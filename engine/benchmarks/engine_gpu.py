@@ -67,7 +67,7 @@ def keep_layers(runner: Runner, layers: int) -> Runner:
     torch.cuda.empty_cache()
     rotary = runner.tables.rotary
     model.model.rotary_emb = rotary
-    return Runner(model, "fp8_e4m3" if runner.layout.quantised else "auto")
+    return Runner(model, runner.layout.kv_dtype)
 
 
 def hip() -> HipMethod:

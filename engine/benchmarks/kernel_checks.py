@@ -45,7 +45,7 @@ def paged(context: int) -> PagedKV:
 
 def paged_fp8(context: int) -> PagedKV:
     """Random keys and values as a store quantises them, pages in shuffled slots."""
-    layout = KVLayout(1, 8, 128, torch.bfloat16, quantised=True)
+    layout = KVLayout(1, 8, 128, torch.bfloat16, kv_dtype="fp8_e4m3")
     store = KVStore(layout, context, "triton", DEVICE)
     step = min(context, 65536)
     for start in range(0, context, step):

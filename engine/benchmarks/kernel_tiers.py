@@ -23,12 +23,12 @@ from hipcli.engine.benchmarks.kernel_checks import DEVICE, SCALE
 from hipcli.engine.benchmarks.kernel_fp8 import Fp8Bench
 from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.kernels.fetch_pages import triton_impl as fetch_impl
-from hipcli.kernels.plan_fetch import plan_fetch_
+from hipcli.kernels.plan_fetch import plan_fetch_, plan_values_
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks
 from hipcli.kernels.sparse_prefill import sparse_prefill
-from hipcli.kernels.types import HostPages, PagedKV, SlotTables, SparsePlan
+from hipcli.kernels.types import QUARTERS, HostPages, PagedKV, SlotTables, SparsePlan
 from hipcli.kernels.vote import vote
 
 # 131 KB a page of the Llama-3.1-8B shape in fp8: half a gigabyte on each side.
@@ -55,7 +55,7 @@ class Tiers:
 
 def new_tiers() -> Tiers:
     """Random bytes in pinned memory."""
-    layout = KVLayout(1, 8, 128, torch.bfloat16, quantised=True)
+    layout = KVLayout(1, 8, 128, torch.bfloat16, kv_dtype="fp8_e4m3")
     kv = KVStore(layout, PAGES * 64, "triton", DEVICE).kv[0]
     shape = (SLAB_PAGES, layout.page_bytes)
     slabs = []
@@ -134,6 +134,21 @@ class TierBench:
                 lambda t=tile: fetch_impl.launch_fetch(tiers.kv, tiers.host, pages, places, t),
                 count,
             )
+        self._show(
+            f"fetch {count} x 8, keys",
+            lambda: fetch_impl.launch_fetch(tiers.kv, tiers.host, pages, places, what=1),
+            count / 2,
+        )
+        quarters = pages * QUARTERS
+        for programs in (64, 128, 256):
+            tile = fetch_impl.Tile(programs=programs)
+            self._show(
+                f"fetch {count} x 8, a quarter of the values, {programs} programs",
+                lambda t=tile: fetch_impl.launch_fetch(
+                    tiers.kv, tiers.host, quarters, places, t, what=0
+                ),
+                count / (2 * QUARTERS),
+            )
         few = torch.where(torch.rand(pages.shape, device=DEVICE) < 0.1, pages, -1)
         if count == CANDIDATE_PAGES:
             self._plan(pages, few)
@@ -153,13 +168,16 @@ class TierBench:
         tables = SlotTables(
             full(-1, 8, PAGES), full(-1, 8, 960), full(0, 8, 960), full(0, 1),
             torch.tensor([4, PAGES], dtype=torch.int32, device=DEVICE),
-            full(0, 2, dtype=torch.int64),
+            full(0, 3, dtype=torch.int64), full(0, 8, 960, QUARTERS, dtype=torch.uint8),
         )  # fmt: skip
         others = [pages, *((pages + step) % PAGES for step in (7, 14, 21, 28, 35))]
         ms = graph_ms(lambda _: [plan_fetch_(tables, x) for x in others], self.bench.layers[:1])
         self.bench.show(f"tiers: plan {pages.shape[1]} x 8, misses", ms / len(others))
         ms = graph_ms(lambda _: plan_fetch_(tables, few), self.bench.layers[:1])
         self.bench.show(f"tiers: plan {pages.shape[1]} x 8, all there", ms)
+        quarters = (few * QUARTERS)[:, :SELECTED_BLOCKS].contiguous()
+        ms = graph_ms(lambda _: plan_values_(tables, quarters), self.bench.layers[:1])
+        self.bench.show(f"tiers: plan values {quarters.shape[1]} x 8", ms)
 
     def _show(self, name: str, run: Callable[[], object], pages: float) -> None:
         """Time moving so many pages of all KV heads."""

@@ -17,7 +17,7 @@ from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
-from hipcli.engine.store.pages import KVStore, num_pages
+from hipcli.engine.store.pages import PAGE_TOKENS, KVStore, num_pages
 from hipcli.engine.store.tiered_store import TieredStore
 from hipcli.engine.store.tiers import TierPlan
 
@@ -52,10 +52,20 @@ def read(runner: Runner, method: HipMethod, store: KVStore, ids: torch.Tensor) -
     return torch.cat(parts)
 
 
+def keys_alone(store: KVStore) -> None:
+    """Let all pages that may make way pass through the slots of a tiered store without values."""
+    heads, last = store.layout.num_kv_heads, store.length // PAGE_TOKENS
+    for layer in range(store.layout.num_layers if store.tiered else 0):
+        for page in range(last):
+            listed = torch.full((heads, 1), page, dtype=torch.int32, device=store.device)
+            store.fetch(layer, listed, keys_only=True)
+
+
 def decode(
     runner: Runner, attention: AnswerPass, store: KVStore, ids: torch.Tensor, *, graphs: bool
 ) -> torch.Tensor:
-    """Logits of every step."""
+    """Logits of every step, of which none finds values that it did not ask for."""
+    keys_alone(store)
     decoder = DeviceDecoder(runner, store, attention, graphs=graphs, staggered=True)
     rows = []
     for token in ids:

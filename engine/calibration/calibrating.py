@@ -85,10 +85,12 @@ def calibrate(
     """
     loaded = engine.loaded
     questions: list[Question] = []
-    with memory_errors():
+    longest = 0
+    with memory_errors(lambda: loaded.short_of_memory(longest, None)):
         for number, (case, taught) in enumerate(plan.texts(prompts)):
+            longest = 2 * len(case.placed.ids)
             on_text(number, plan.num_texts)
-            chunk_tokens = loaded.chunk_tokens(engine.config, 2 * len(case.placed.ids))
+            chunk_tokens = loaded.chunk_tokens(engine.config, longest)
             collecting = collect(loaded, prompts, case, taught.held_out, chunk_tokens)
             questions += _drained(collecting, on_event)
     taught_by = [question for question in questions if not question.held_out]

@@ -9,7 +9,8 @@ from hipcli.engine.distributed.group import Group, as_bytes, from_bytes
 from hipcli.engine.distributed.store import ShardStore
 from hipcli.engine.forward.rope import RopeTables
 from hipcli.engine.forward.step import KeysWritten
-from hipcli.engine.methods.base import Geometry, Method
+from hipcli.engine.methods.base import Method
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.store.layout import PAGE_TOKENS
 from hipcli.kernels.merge_partials import merge_partials
 from hipcli.kernels.shard_attention import shard_attention

@@ -101,9 +101,9 @@ def found_store(address: Address) -> Address:
 def check_config(config: EngineConfig) -> None:
     """Raise UsageError for what several ranks cannot do yet."""
     check_sharded(config.method)
-    if config.kv_dtype == "fp8_e4m3":
+    if config.kv_dtype != "auto":
         raise UsageError(
-            "--kv-dtype fp8_e4m3 does not run on several ranks yet", "leave it at auto"
+            f"--kv-dtype {config.kv_dtype} does not run on several ranks yet", "leave it at auto"
         )
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from hipcli.engine.forward.step import LayerAttention, StepInput
-from hipcli.engine.methods.base import Geometry, Method
+from hipcli.engine.methods.base import Method
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.rope import rope
 

@@ -1,5 +1,8 @@
 """How near a method comes to dense attention on any text, inside the trained window.
 
+Dense attention always sees keys and values in the model's own dtype: what `--kv-dtype` costs is
+part of a method's distance, and all of that of dense attention named as a method.
+
 The text is read by dense attention and by every method side by side, slice by slice, so that only
 one slice's logits are held at a time. Compared are the logits (perplexity, KL divergence, most
 likely token) and, for one query of each slice, what the attended keys hold of the true attention:
@@ -10,11 +13,12 @@ is generated.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
+from hipcli.engine.device import check_kv_fits
 from hipcli.engine.engine import Engine
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.evaluation.capture import Recorded, Watch
@@ -174,8 +178,7 @@ def measure(
         reports have also what the tokens at the end gave while `answering`.
     """
     dense = DenseMethod()
-    store = runner.new_store(len(ids))
-    reference = _Reader("dense", dense, store, PrefillPass(dense))
+    reference = _Reader("dense", dense, _exact_store(runner, len(ids)), PrefillPass(dense))
     readers = [_Reader.of(name, method, runner, len(ids)) for name, method in methods]
     kept = torch.empty(0, device=runner.device)
     for start in range(0, len(ids), SLICE_TOKENS):
@@ -193,6 +196,15 @@ def measure(
     for reader in readers:
         reader.answer(runner, ids, kept)
     yield len(ids), [reader.report() for reader in readers]
+
+
+def _exact_store(runner: Runner, tokens: int) -> KVStore:
+    """An empty store with keys and values in the model's own dtype."""
+    if not runner.layout.quantised:
+        return runner.new_store(tokens)
+    layout = replace(runner.layout, kv_dtype="auto")
+    check_kv_fits(layout, tokens, runner.device)
+    return KVStore(layout, tokens, runner.backend, runner.device, runner.host_limit)
 
 
 def measure_text(

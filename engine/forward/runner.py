@@ -111,7 +111,7 @@ class Runner:
             head_dim=getattr(config, "head_dim", None)
             or config.hidden_size // config.num_attention_heads,
             dtype=self.dtype,
-            quantised=kv_dtype == "fp8_e4m3",
+            kv_dtype=kv_dtype,
         )
         self.trained_tokens: int = config.max_position_embeddings
 

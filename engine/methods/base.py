@@ -1,9 +1,4 @@
-"""What every attention method supplies: where a query's window starts and which blocks it selects.
-
-The geometry is shared. A query at position i attends the sinks [0, sink_tokens), the window from
-`window_start` to itself, and the blocks the method selects between the two. Window starts lie on
-the grid of pages, so a token is processed alike in a long chunk, a short one, or alone.
-"""
+"""What every attention method supplies: its geometry, and which blocks a query selects."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,61 +6,8 @@ from typing import Any, Protocol
 import torch
 
 from hipcli.engine.forward.step import LayerAttention, Step, StepInput
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
-
-# Slots of a tiered store that nobody counts on: pages come to stand in them while others go.
-SPARE_PAGES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """Sinks, window and the length up to which attention is dense, all in tokens.
-
-    Args:
-        sink_tokens: first tokens that every query attends; a multiple of the page size.
-        window_tokens: last tokens that every query attends; a multiple of the page size.
-        dense_tokens: queries at earlier positions attend everything.
-    """
-
-    sink_tokens: int
-    window_tokens: int
-    dense_tokens: int
-
-    def window_start(self, position: int) -> int:
-        """First token of the window of the query at `position`; 0 where attention is dense."""
-        page_start = position // PAGE_TOKENS * PAGE_TOKENS
-        start = page_start - self.window_tokens
-        if page_start < self.dense_tokens or start <= self.sink_tokens:
-            return 0
-        return start
-
-    def first_window_start(self, position: int) -> int:
-        """`window_start` of the first query from `position` on that does not attend everything."""
-        page = -(-max(self.dense_tokens, self.sink_tokens + self.window_tokens + 1) // PAGE_TOKENS)
-        return self.window_start(max(position, page * PAGE_TOKENS))
-
-    def kept_from(self, start: int, end: int, device_pages: int) -> int:
-        """First token that a pass over [start, end) finds on the device without fetching it.
-
-        Its windows; where attention is dense everything, as long as so many pages are there with
-        some to spare. Where they are not, dense attention goes piece by piece.
-        """
-        window_start = self.window_start(start)
-        if window_start or -(-end // PAGE_TOKENS) + SPARE_PAGES <= device_pages:
-            return window_start
-        return max(0, start // PAGE_TOKENS * PAGE_TOKENS - self.window_tokens)
-
-    def window_starts(self, start: int, end: int) -> list[int]:
-        """Window starts of the query blocks that hold positions [start, end)."""
-        first, last = start // PAGE_TOKENS, -(-end // PAGE_TOKENS)
-        return [self.window_start(page * PAGE_TOKENS) for page in range(first, last)]
-
-    def window_starts_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """`window_start` of positions int64 [N], on their device: int32 [N]."""
-        page_start = positions // PAGE_TOKENS * PAGE_TOKENS
-        start = page_start - self.window_tokens
-        dense = (page_start < self.dense_tokens) | (start <= self.sink_tokens)
-        return start.masked_fill(dense, 0).int()
 
 
 @dataclass(slots=True)
@@ -144,7 +86,7 @@ class Method(Protocol):
             method that selects nothing.
         follows_votes: tokens of an answer attend the pages voted for, if there was a vote.
         decode_graphs: its selection is nothing but operators that a CUDA graph can hold.
-        reads_fp8: it attends keys and values in fp8.
+        reads_quantised: it attends keys and values in 8 bits, with scales.
         reads_tiers: what it attends is fetched for it, so not all of a context need be on a device.
         own_attention: for a method that attends by itself instead of naming blocks.
     """
@@ -157,7 +99,7 @@ class Method(Protocol):
     token_blocks: int
     follows_votes: bool
     decode_graphs: bool
-    reads_fp8: bool
+    reads_quantised: bool
     reads_tiers: bool
 
     @property
@@ -268,7 +210,7 @@ class Kernels:
     prefill_block_size_k = PAGE_TOKENS
     follows_votes = False
     decode_graphs = True
-    reads_fp8 = True
+    reads_quantised = True
     reads_tiers = True
 
     @property
@@ -334,5 +276,5 @@ class Own(Unselective):
     __slots__ = ()
     block_size_k = PAGE_TOKENS
     decode_graphs = False
-    reads_fp8 = False
+    reads_quantised = False
     reads_tiers = False

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from hipcli.engine.methods.base import Geometry, Unselective
+from hipcli.engine.methods.base import Unselective
 from hipcli.engine.methods.configs import DenseConfig
+from hipcli.engine.methods.geometry import Geometry
 
 
 @dataclass(slots=True)

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import torch
 
 from hipcli.engine.forward.step import Step, StepInput
-from hipcli.engine.methods.base import Geometry, Kernels, Schedule
+from hipcli.engine.methods.base import Kernels, Schedule
 from hipcli.engine.methods.configs import EVERYTHING, HipConfig
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.methods.selection import (
     best_blocks,
     best_pages,

@@ -26,8 +26,9 @@ import torch
 from torch.nn.functional import pad
 
 from hipcli.engine.forward.step import Step, StepInput
-from hipcli.engine.methods.base import Geometry, Kernels
+from hipcli.engine.methods.base import Kernels
 from hipcli.engine.methods.configs import HipPaperConfig
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.methods.halving import Stage, best_chunks
 from hipcli.engine.store.pages import PAGE_TOKENS
 
@@ -60,7 +61,7 @@ class HipPaperMethod(Kernels):
     name: str = "hip-paper"
     follows_votes: bool = False
     decode_graphs: bool = False
-    reads_fp8: bool = False
+    reads_quantised: bool = False
     reads_tiers: bool = False
     prefill_block_size_k: int = field(init=False)
     _cache: dict[int, _LayerCache] = field(default_factory=dict)

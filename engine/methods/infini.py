@@ -21,9 +21,10 @@ import torch
 
 from hipcli.engine.errors import ModelError
 from hipcli.engine.forward.step import StepInput
-from hipcli.engine.methods.base import Geometry, Own
+from hipcli.engine.methods.base import Own
 from hipcli.engine.methods.compressive import Memory, mixed
 from hipcli.engine.methods.configs import InfiniConfig
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.methods.plain import attend_packed, query_blocks, span_rows
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 from hipcli.kernels.cpu_common import fold_heads, unfold_heads

@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 import torch
 
 from hipcli.engine.forward.step import StepInput
-from hipcli.engine.methods.base import Geometry, Own
+from hipcli.engine.methods.base import Own
 from hipcli.engine.methods.configs import InfLLMConfig
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.methods.plain import page_rows, products, query_blocks, rotated, span_rows
 from hipcli.engine.methods.sealed import InfLLMState, SealedBlocks
 from hipcli.engine.store.pages import PAGE_TOKENS, KVStore

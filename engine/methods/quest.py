@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 import torch
 
 from hipcli.engine.forward.step import Step, StepInput
-from hipcli.engine.methods.base import Geometry, Kernels
+from hipcli.engine.methods.base import Kernels
 from hipcli.engine.methods.configs import QuestConfig
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.store.pages import PAGE_TOKENS
 from hipcli.kernels.score_pages import score_pages
 from hipcli.kernels.select_blocks import select_blocks

@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 import torch
 
 from hipcli.engine.forward.step import StepInput
-from hipcli.engine.methods.base import Geometry, Own
+from hipcli.engine.methods.base import Own
 from hipcli.engine.methods.configs import ReAttentionConfig
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.methods.plain import (
     attend_packed,
     products,

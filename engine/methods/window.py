@@ -5,8 +5,9 @@ Source: StreamingLLM (arXiv 2309.17453).
 
 from dataclasses import dataclass, field
 
-from hipcli.engine.methods.base import Geometry, Unselective
+from hipcli.engine.methods.base import Unselective
 from hipcli.engine.methods.configs import WindowConfig
+from hipcli.engine.methods.geometry import Geometry
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hipcli.engine.methods.base import Geometry
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.store.pages import PAGE_TOKENS
 
 

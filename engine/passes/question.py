@@ -140,7 +140,7 @@ def _votes_by_pieces(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`_vote` over the first `context` tokens, whose keys pass the device piece by piece."""
     results = []
-    for first, kv in step.store.key_pieces(layer, 0, num_pages(context)):
+    for first, kv in step.store.key_pieces(layer, 0, num_pages(context), values=False):
         tokens = min(context - first * PAGE_TOKENS, len(kv.page_table) * PAGE_TOKENS)
         results.append(_vote(q, kv, step.store.filled(tokens), step, distance))
     page_max, lse = zip(*results, strict=True)

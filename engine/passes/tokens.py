@@ -3,7 +3,7 @@
 import torch
 
 from hipcli.engine.forward.step import StepInput
-from hipcli.engine.methods.base import Geometry
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.passes.given import beyond_window
 from hipcli.engine.passes.pieces import attend_by_pieces
 from hipcli.engine.passes.tiers import fetched, pages_of

@@ -129,7 +129,8 @@ class PackedView:
         """
         kv = step.store.kv[layer]
         num_kv_heads, head_dim = kv.k_pages.shape[1], kv.k_pages.shape[3]
-        near_k, near_v = key_range(kv, window_start, step.start)
+        dtype = step.store.layout.dtype
+        near_k, near_v = key_range(kv, window_start, step.start, dtype)
         far_tokens = 0
         if window_start > 0:
             sinks = torch.arange(sink_tokens // block_size_k).expand(num_kv_heads, -1)
@@ -140,7 +141,7 @@ class PackedView:
         packed = torch.empty(2, num_kv_heads, room, head_dim, dtype=near_k.dtype)
         if far_tokens:
             packed[0, :, :far_tokens], packed[1, :, :far_tokens] = key_blocks(
-                kv, rows, block_size_k
+                kv, rows, block_size_k, dtype
             )
         packed[0, :, far_tokens:length] = near_k
         packed[1, :, far_tokens:length] = near_v

@@ -6,18 +6,13 @@ from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import torch
-
 from hipcli.engine.errors import DamagedSessionError, NotCachedError, UsageError
-from hipcli.engine.events import Event, Notice, Phase, Progress, SessionInfo
+from hipcli.engine.events import Event, Notice, SessionInfo
 from hipcli.engine.forward.runner import Runner
-from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.base import Method
-from hipcli.engine.passes import PrefillPass
 from hipcli.engine.passes.tiers import check_method
+from hipcli.engine.reading.chunks import Chunks
 from hipcli.engine.reading.overflow import overflow
-from hipcli.engine.reading.pace import Pace
 from hipcli.engine.reading.saving import Saved, damaged, not_saved, pruned
 from hipcli.engine.reading.worth import page_worth
 from hipcli.engine.request import AskRequest
@@ -286,59 +281,16 @@ class ContextReader:
         return not_saved(error)
 
     def _prefill(self, store: KVStore, start: int) -> Generator[Event, None, None]:
-        """Run the context from `start` on through the model, chunk by chunk.
+        """Read the context from `start` on; what is read is saved in `_session`, until that
+        fails."""
+        chunks = Chunks(self.runner, self.method, self.request.context_ids, self.chunk_tokens)
 
-        What is read is saved in `_session`, until that fails.
-        """
-        ids = torch.from_numpy(self.request.context_ids.astype(np.int64))
-        total, first, chunk = len(ids), start, self.chunk_tokens
-        attention = PrefillPass(self.method)
-        yield Phase("prefill")
-        pace = Pace(start, total)
-        yield self._progress(store, start, first, total, pace)
-        while start < total:
-            end = min(start + chunk, total)
-            step = StepInput(store, self.runner.tables, attention, start)
-            if not self._forward(ids[start:end], step):
-                torch.cuda.empty_cache()
-                chunk = max(chunk // (2 * PAGE_TOKENS), 1) * PAGE_TOKENS
-                what = "the GPU ran out of memory: reading goes on in shorter chunks"
-                yield Notice("shorter_chunks", f"{what} ({chunk:,} tokens)")
-                continue
+        def save(begin: int, end: int) -> Notice | None:
             if self._session is not None:
                 try:
-                    self._session.checkpoint(store.save(start, end))
+                    self._session.checkpoint(store.save(begin, end))
                 except OSError as error:
-                    yield self._give_up(error)
-            start = end
-            pace.advance(end)
-            yield self._progress(store, end, first, total, pace)
+                    return self._give_up(error)
+            return None
 
-    def _forward(self, ids: torch.Tensor, step: StepInput) -> bool:
-        """Read a chunk; False if it has to be a shorter one for the memory of the GPU."""
-        own = self.method.own_attention
-        try:
-            self.runner.forward(ids, step)
-        except torch.cuda.OutOfMemoryError:
-            # A state that has taken in a part of the chunk would take it in again.
-            if len(ids) <= PAGE_TOKENS or (own is not None and own.keeps_state):
-                raise
-            return False
-        return True
-
-    def _progress(self, store: KVStore, done: int, cached: int, total: int, pace: Pace) -> Progress:
-        num_bytes = store.layout.num_bytes(done)
-        on_gpu = self.runner.device.type == "cuda"
-        on_disk = num_bytes if self._session is not None else 0
-        return Progress(
-            phase="prefill",
-            done_tokens=done,
-            cached_tokens=cached,
-            total_tokens=total,
-            tokens_per_s=pace.tokens_per_s,
-            eta_s=pace.eta_s,
-            kv_device_bytes=num_bytes if on_gpu else 0,
-            # Without a GPU the pages of a session are its files, mapped.
-            kv_host_bytes=0 if on_gpu else num_bytes - on_disk,
-            kv_disk_bytes=on_disk,
-        )
+        yield from chunks.read(store, start, save, lambda: self._session is not None)

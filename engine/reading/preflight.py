@@ -48,7 +48,7 @@ def check_memory(config: EngineConfig, folder: ModelFolder, capacity_tokens: int
     import torch
 
     dtype = getattr(torch, pick_dtype(config.dtype, device, config.models_dir))
-    layout = _layout(folder, dtype, config.kv_dtype == "fp8_e4m3")
+    layout = _layout(folder, dtype, config.kv_dtype)
     page_bytes, fixed, what = _summary_bytes(layout), 0, "the summaries"
     if on_gpu:
         page_bytes, fixed, what = _on_gpu(config, layout, capacity_tokens)
@@ -120,7 +120,7 @@ def _embedding_bytes(folder: ModelFolder, dtype: "torch.dtype") -> int:
     return int(config["vocab_size"]) * int(config["hidden_size"]) * dtype.itemsize
 
 
-def _layout(folder: ModelFolder, dtype: "torch.dtype", quantised: bool) -> KVLayout:
+def _layout(folder: ModelFolder, dtype: "torch.dtype", kv_dtype: str) -> KVLayout:
     config: dict[str, Any] = read_json(folder.path / "config.json")
     heads = config["num_attention_heads"]
     return KVLayout(
@@ -128,7 +128,7 @@ def _layout(folder: ModelFolder, dtype: "torch.dtype", quantised: bool) -> KVLay
         num_kv_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         dtype=dtype,
-        quantised=quantised,
+        kv_dtype=kv_dtype,
     )
 
 

@@ -4,7 +4,8 @@ import torch
 
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.device import GPU_MIN_CHUNK_TOKENS, free_bytes
-from hipcli.engine.methods.base import SPARE_PAGES, Method
+from hipcli.engine.methods.base import Method
+from hipcli.engine.methods.geometry import SPARE_PAGES
 from hipcli.engine.passes.tiers import least_room
 from hipcli.engine.resident import resident_bytes
 from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout, num_pages

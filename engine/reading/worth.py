@@ -99,7 +99,7 @@ def _runs(store: KVStore, layer: int, pages: int) -> Iterator[torch.Tensor]:
         for low in range(0, pages, PIECE_PAGES):
             yield _keys(store, store.kv[layer], slice(low, min(low + PIECE_PAGES, pages)))
         return
-    for first, kv in store.key_pieces(layer, 0, pages):
+    for first, kv in store.key_pieces(layer, 0, pages, values=False):
         there = min(len(kv.page_table), pages - first)
         for low in range(0, there, PIECE_PAGES):
             yield _keys(store, kv, kv.page_table[low : min(low + PIECE_PAGES, there)].long())
@@ -112,7 +112,7 @@ def _sample(store: KVStore, layer: int, pages: int, step: int) -> Callable[[slic
     parts = [
         # From the piece's first multiple of `step` on.
         _keys(store, kv, kv.page_table[: pages - first][-first % step :: step].long())
-        for first, kv in store.key_pieces(layer, 0, pages)
+        for first, kv in store.key_pieces(layer, 0, pages, values=False)
     ]
     sample = torch.cat(parts)
     return lambda heads: sample[:, heads]

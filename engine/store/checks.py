@@ -119,6 +119,16 @@ class PageChecks:
         """True if no page of the layer is left to compare."""
         return not self._unknown[:, layer].any()
 
+    def unknown(self, part: int, layer: int, pages: np.ndarray | None) -> np.ndarray:
+        """Those of pages (None: of all) that are still to be compared: int64 [n], ascending."""
+        known = self._known[part, layer]
+        if not self._unknown[part, layer]:
+            return np.empty(0, dtype=np.int64)
+        if pages is None:
+            return np.flatnonzero(~known)
+        pages = pages[(pages >= 0) & (pages < len(known))]
+        return np.unique(pages[~known[pages]]).astype(np.int64)
+
     def record(self, part: int, layer: int, first: int, rows: np.ndarray) -> None:
         """Write the checksums of pages just completed.
 
@@ -148,17 +158,12 @@ class PageChecks:
         Raises:
             DamagedSessionError: a page is not what was written.
         """
-        if not self._unknown[part, layer]:
+        whole, pages = pages is None, self.unknown(part, layer, pages)
+        if not len(pages):
             return
-        known = self._known[part, layer]
-        if pages is None:
-            pages = np.flatnonzero(~known)
-            if self._runs_match(part, layer, pages, rows, first):
-                self._mark(part, layer, pages)
-                return
-        else:
-            pages = pages[(pages >= 0) & (pages < len(known))]
-            pages = np.unique(pages[~known[pages]])
+        if whole and self._runs_match(part, layer, pages, rows, first):
+            self._mark(part, layer, pages)
+            return
         expected = self._table[pages, layer, part]
         for page, checksum in zip(pages.tolist(), expected.tolist(), strict=True):
             if zlib.crc32(rows[page - first], self._seed) != checksum:

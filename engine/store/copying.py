@@ -1,5 +1,6 @@
 """Rows on their way between tensors on a device and a session's files, through pinned buffers."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,15 @@ def write_whole(fd: int, raw: memoryview, offset: int) -> None:
         done += os.pwrite(fd, raw[done:], offset + done)
 
 
+def staging(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Main memory uint8 that a device copies from and to: pinned, or where the system refuses that
+    ordinary, which copies of PyTorch take too, at the price of a wait."""
+    if device.type == "cuda":
+        with contextlib.suppress(RuntimeError):
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+    return torch.empty(shape, dtype=torch.uint8)
+
+
 class Copier:
     """Copies rows between tensors on the device and files, through two pinned buffers.
 
@@ -55,7 +65,7 @@ class Copier:
     ) -> None:
         cuda = device.type == "cuda"
         size = STAGED_PAGES * layout.page_bytes
-        self._buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=cuda) for _ in range(2)]
+        self._buffers = [staging((size,), device) for _ in range(2)]
         self._turn = 0
         self._ready = ready
         self._stream = torch.cuda.Stream(device) if cuda else None

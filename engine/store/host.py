@@ -12,10 +12,10 @@ from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES, PageChecks
 from hipcli.engine.store.layout import KVLayout
 from hipcli.engine.store.limits import HostLimit
 from hipcli.engine.store.mapping import AddressRange
-from hipcli.engine.store.memory import LayerFiles
+from hipcli.engine.store.memory import LayerFiles, contents, scales_of
 
 # Pages whose checksums are compared before memory is looked at again.
-COMPARED_PAGES = 4096
+COMPARED_PAGES = 1024
 
 
 class HostMemory:
@@ -28,8 +28,9 @@ class HostMemory:
         limit: of the process's memory, or None.
 
     Attributes:
-        pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim].
-        scales: per layer None: no operator reads quantised pages on a CPU.
+        pages: per layer [capacity, 2, num_kv_heads, page_size, head_dim]; strided where scales
+            lie between two pages.
+        scales: per layer fp32 [capacity, 2, num_kv_heads] of quantised pages, else None.
         summaries: per layer [num_kv_heads, capacity, 2, head_dim], a view of memory in which a
             page's summary lies in one piece, so that a file of them grows at its end.
     """
@@ -49,22 +50,22 @@ class HostMemory:
         # Pages from the first one on that are as their file has them, whatever is written.
         self._filed = 0
         self._shared = True
-        if layout.quantised:
-            raise NotImplementedError("pages in fp8 need a GPU")
         self._checks: PageChecks | None = None
         self._bytes: list[tuple[np.ndarray, np.ndarray]] = []
         self._ranges: list[tuple[AddressRange, AddressRange]] = []
         self.pages: list[torch.Tensor] = []
-        self.scales: list[torch.Tensor | None] = [None] * layout.num_layers
+        self.scales: list[torch.Tensor | None] = []
         self.summaries: list[torch.Tensor] = []
         for _ in range(layout.num_layers):
             pages = AddressRange(capacity * layout.page_bytes)
             index = AddressRange(capacity * layout.summary_bytes)
             self._ranges.append((pages, index))
-            self.pages.append(pages.tensor(layout.dtype, (capacity, *layout.page_shape)))
+            records = pages.tensor(torch.uint8, (capacity, layout.page_bytes))
+            self.pages.append(contents(records, layout))
+            self.scales.append(scales_of(records, layout))
             summaries = index.tensor(layout.dtype, (capacity, *layout.summary_shape))
             self.summaries.append(summaries.transpose(0, 1))
-            self._bytes.append((_as_bytes(self.pages[-1], 2), _as_bytes(summaries, 1)))
+            self._bytes.append((_as_bytes(records, 2), _as_bytes(summaries, 1)))
 
     def attach(
         self, files: LayerFiles, file_pages: int, checks: PageChecks, *, shared: bool
@@ -118,16 +119,31 @@ class HostMemory:
         """Compare pages (None: all) with their checksums, as `PageChecks.compare` says."""
         if self._checks is None:
             return
+        if part == KEYS and self._layout.quantised:
+            # The scales of the keys lie in the second half of a page.
+            self.compare(VALUES, layer, pages)
         rows = self._rows(part, layer)
-        if pages is not None:
-            self._checks.compare(part, layer, pages.numpy(), rows)
-        elif part == SUMMARY or self._limit is None:
-            self._checks.compare(part, layer, None, rows)
-        else:
-            for first in range(0, self._capacity, COMPARED_PAGES):
-                some = np.arange(first, min(first + COMPARED_PAGES, self._capacity))
-                self._checks.compare(part, layer, some, rows)
+        if part == SUMMARY:
+            self._checks.compare(part, layer, None if pages is None else pages.numpy(), rows)
+            return
+        wanted = self._checks.unknown(part, layer, None if pages is None else pages.numpy())
+        self._fetch(part, layer, wanted[:COMPARED_PAGES])
+        for at in range(0, len(wanted), COMPARED_PAGES):
+            behind = at + COMPARED_PAGES
+            # The next ones come from the disk while these are looked at.
+            self._fetch(part, layer, wanted[behind : behind + COMPARED_PAGES])
+            self._checks.compare(part, layer, wanted[at:behind], rows)
+            if pages is None:
                 self.relieve()
+
+    def _fetch(self, part: int, layer: int, pages: np.ndarray) -> None:
+        """Let keys or values of pages come from the disk, and nothing else of what lies there."""
+        page_bytes, half = self._layout.page_bytes, self._layout.page_bytes // 2
+        start = (KEYS, VALUES).index(part) * half
+        mapped = self._ranges[layer][0]
+        for page in pages.tolist():
+            at = page * page_bytes + start
+            mapped.fetch(at, at + half)
 
     def _rows(self, part: int, layer: int) -> np.ndarray:
         pages, index = self._bytes[layer]

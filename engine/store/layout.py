@@ -19,16 +19,22 @@ class KVLayout:
 
     Args:
         num_layers, num_kv_heads, head_dim: the model's.
-        dtype: of summaries, and of keys and values unless `quantised`.
-        quantised: keys and values are float8_e4m3fn; the fp32 scales of the keys and then of the
-            values of each head lie at the end of the page.
+        dtype: of summaries, and of keys and values where `kv_dtype` is auto.
+        kv_dtype: a name in `config.KV_DTYPES`. Keys and values of another one than auto are codes
+            of 8 bits; the fp32 scales of the keys and then of the values of each head lie at the
+            end of the page.
     """
 
     num_layers: int
     num_kv_heads: int
     head_dim: int
     dtype: "torch.dtype"
-    quantised: bool = False
+    kv_dtype: str = "auto"
+
+    @property
+    def quantised(self) -> bool:
+        """Keys and values are codes with scales."""
+        return self.kv_dtype != "auto"
 
     @property
     def page_dtype(self) -> "torch.dtype":
@@ -36,7 +42,8 @@ class KVLayout:
         # Listing and verifying sessions waits for no torch.
         import torch
 
-        return torch.float8_e4m3fn if self.quantised else self.dtype
+        codes = {"fp8_e4m3": torch.float8_e4m3fn, "int8": torch.int8}
+        return codes[self.kv_dtype] if self.quantised else self.dtype
 
     @property
     def page_shape(self) -> tuple[int, int, int, int]:

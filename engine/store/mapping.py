@@ -34,6 +34,8 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 # On Linux alone it lets go of a mapping's memory at once and keeps what a file holds.
 _MADV_DONTNEED = 4 if sys.platform == "linux" else None
+# Linux, the BSDs and macOS agree on this one.
+_MADV_WILLNEED = 3
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0x40
 _MAP_FAILED = ctypes.c_void_p(-1).value
@@ -120,6 +122,17 @@ class AddressRange:
         whole = min(num_bytes, self._file_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
         if whole and _MADV_DONTNEED is not None:
             _libc.madvise(self._address, whole, _MADV_DONTNEED)
+
+    def fetch(self, start: int, end: int) -> None:
+        """Let the system read bytes [start, end) of the file, without waiting for them.
+
+        A page fault reads what lies around it as well, as far as the system reads ahead: megabytes
+        on some machines, for a few kilobytes that are wanted.
+        """
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        end = min(end, self._file_bytes)
+        if end > first:
+            _libc.madvise(self._address + first, end - first, _MADV_WILLNEED)
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         """A tensor over the start of the range; it keeps the range alive."""

@@ -122,7 +122,13 @@ def pins(device: torch.device) -> bool:
 
 
 def pin(memory: torch.Tensor, device: torch.device) -> str:
-    """Pin memory so that the device reads it; what the system says if it refuses, else empty."""
+    """Pin memory so that the device reads it; what the system says if it refuses, else empty.
+
+    RLIMIT_MEMLOCK has no say: that is for mlock, and for drivers that count what they pin. NVIDIA's
+    pins by the kernel's get_user_pages alone and counts nothing (os_lock_user_pages in
+    kernel-open/nvidia/os-mlock.c of its open kernel modules), so a plan need not read it. What
+    refuses is a machine, a container or WSL without so much free memory.
+    """
     # In whichever thread this runs: a device without a number is the current one.
     with torch.cuda.device(device):
         error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)

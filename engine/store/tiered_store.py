@@ -16,10 +16,12 @@ from hipcli.engine.store.slots import Moves
 from hipcli.engine.store.tail import Tail
 from hipcli.engine.store.tiered import TieredMemory
 from hipcli.engine.store.tiers import TierPlan, Traffic
-from hipcli.kernels.types import PagedKV
+from hipcli.kernels.types import QUARTERS, PagedKV
 
 # Slots that no fetch takes: a page that begins later never takes those of the last fetch.
 SLACK_SLOTS = 2
+# Values come in quarters of pages.
+QUARTER_TOKENS = PAGE_TOKENS // QUARTERS
 
 
 class TieredStore(KVStore):
@@ -119,7 +121,7 @@ class TieredStore(KVStore):
         for layer, move in enumerate(zip(pages.chunk(layers), slots.chunk(layers), strict=True)):
             self._memory.fetch(layer, Moves(*move))
 
-    def fetch(self, layer: int, pages: torch.Tensor) -> None:
+    def fetch(self, layer: int, pages: torch.Tensor, *, keys_only: bool = False) -> None:
         """Bring pages to the device before they are attended.
 
         They stay until the next fetch of the layer. A CUDA graph can hold this where
@@ -129,20 +131,40 @@ class TieredStore(KVStore):
             layer: which layer.
             pages: int32 [..., num_kv_heads, n], -1 for none, maybe repeated; of each KV head at
                 most `room` different ones that `reserve` does not keep anyway.
+            keys_only: they are scored at first; what is attended of them then needs
+                `fetch_values`. For stores where `fetches_in_graphs`, others bring values too.
         """
-        heads = self.layout.num_kv_heads
+        heads, memory = self.layout.num_kv_heads, self._memory
         wanted = pages.movedim(-2, 0).reshape(heads, -1)
         if wanted.shape[1]:
-            self._memory.fetch(layer, self._memory.slots.take(layer, wanted))
+            keys_only = keys_only and memory.slabs.all_readable
+            moves = memory.slots.take(layer, wanted, keys_only=keys_only)
+            memory.fetch(layer, moves, keys_only=keys_only)
+
+    def fetch_values(self, layer: int, blocks: torch.Tensor, block_size_k: int) -> None:
+        """Bring the values of blocks whose pages were fetched, as far as they are not there.
+
+        A CUDA graph can hold this where `fetches_in_graphs`.
+
+        Args:
+            layer: which layer.
+            blocks: int32 [..., num_kv_heads, n] in units of `block_size_k` tokens, -1 for none.
+            block_size_k: tokens; a power of two up to a page.
+        """
+        listed = blocks.movedim(-2, 0).reshape(self.layout.num_kv_heads, -1)
+        if listed.shape[1]:
+            quarters = _quarters(listed, block_size_k)
+            moves = self._memory.slots.take_values(layer, quarters)
+            self._memory.fetch_values(layer, moves)
 
     def written_through(self, layer: int, start: int, end: int) -> None:
         """Once a layer has tokens [start, end): full pages go where they stay."""
         self._memory.write_through(layer, end // PAGE_TOKENS)
 
     def key_pieces(
-        self, layer: int, first_page: int, last_page: int
+        self, layer: int, first_page: int, last_page: int, *, values: bool = True
     ) -> Iterator[tuple[int, PagedKV]]:
-        for first, last, records in self._memory.pieces(layer, first_page, last_page):
+        for first, last, records in self._memory.pieces(layer, first_page, last_page, values):
             table = torch.arange(last - first, dtype=torch.int32, device=self.device)
             yield first, paged_kv(*self._views(records), table)
 
@@ -251,3 +273,15 @@ class TieredStore(KVStore):
             for layer, (content, scales) in enumerate(zip(tail.pages, tail.scales, strict=True)):
                 put = None if scales is None else scales[None]
                 self._memory.put(layer, page, content[None], put)
+
+
+def _quarters(blocks: torch.Tensor, block_size_k: int) -> torch.Tensor:
+    """The quarters of pages that blocks [rows, n] lie in, int32 [rows, m]; -1 for each of none."""
+    if block_size_k == QUARTER_TOKENS:
+        return blocks
+    if block_size_k < QUARTER_TOKENS:
+        return torch.div(blocks, QUARTER_TOKENS // block_size_k, rounding_mode="floor")
+    each = block_size_k // QUARTER_TOKENS
+    offsets = torch.arange(each, dtype=torch.int32, device=blocks.device)
+    quarters = blocks.unsqueeze(-1) * each + offsets
+    return quarters.masked_fill(blocks.unsqueeze(-1) < 0, -1).flatten(1)

@@ -127,9 +127,8 @@ def _memory() -> Iterator[Check]:
     yield Check("memory", "ok", detail)
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     unlimited = limit == resource.RLIM_INFINITY
-    yield Check(
-        "pinned memory", "ok", "no limit" if unlimited else f"limit {formatting.size(limit)}"
-    )
+    locked = "no limit" if unlimited else f"limit {formatting.size(limit)}"
+    yield Check("pinned memory", "ok", f"{locked} (ulimit -l), which is not for a GPU's")
 
 
 def _gpu() -> Iterator[Check]:

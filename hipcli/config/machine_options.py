@@ -22,7 +22,8 @@ MACHINE = (
         "kv_dtype",
         str,
         default_of(EngineConfig, "kv_dtype"),
-        "Number format of stored keys and values; fp8_e4m3 halves their memory, on GPUs only.",
+        "Number format of stored keys and values; fp8_e4m3 (on a GPU) and int8 (on a processor) "
+        "halve their memory.",
         choices=KV_DTYPES,
     ),
     Option(

@@ -4,6 +4,7 @@ No error is caught here for good; `app.py` turns what escapes into an exit code.
 """
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 from hipcli.config.arguments import Asked
@@ -67,7 +68,7 @@ class Run:
     def _kept_in_words(self) -> str:
         """What an interrupted run leaves behind, and how to go on; empty if there is nothing."""
         reading, values = self._reading, self._settings.values
-        if reading is None or not reading.kv_disk_bytes or values["no_cache"]:
+        if reading is None or not reading.saved or values["no_cache"]:
             return ""
         if reading.done_tokens == reading.total_tokens:
             return self._all_read
@@ -190,12 +191,8 @@ class AskRun(Run):
         )
         memory = result.memory
         if memory:
-            kv = sum(memory.get(f"kv_{place}_bytes", 0) for place in ("device", "host", "disk"))
-            resident = memory.get("kv_resident_bytes", 0)
-            mapped = f", {size(resident)} of them in memory now" if resident else ""
             self._console.detail(
-                f"keys and values {size(kv)}, {size(memory.get('kv_disk_bytes', 0))} of it in the"
-                f" session's files{mapped};"
+                f"{kv_places(memory)};"
                 f" at most {size(memory.get('peak_rss_bytes', 0))} of main memory"
             )
         if result.drafted_tokens:
@@ -207,3 +204,15 @@ class AskRun(Run):
             self._console.detail(f"session {result.session.id}")
         if heads:
             self._console.detail(f"heads vote as they were calibrated ({heads})")
+
+
+def kv_places(memory: Mapping[str, int]) -> str:
+    """Where the keys and values of a result lie; some may be in two places at once."""
+    places = {"device": "on the GPU", "host": "in main memory", "disk": "in files"}
+    held = {words: memory.get(f"kv_{place}_bytes", 0) for place, words in places.items()}
+    shares = [f"{size(number)} {words}" for words, number in held.items() if number]
+    resident = memory.get("kv_resident_bytes", 0)
+    if resident:
+        shares.append(f"{size(resident)} of these in memory now")
+    told = f"keys and values {size(memory.get('kv_bytes', sum(held.values())))}"
+    return f"{told}: {', '.join(shares)}" if shares else told

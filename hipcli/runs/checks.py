@@ -49,8 +49,8 @@ def check_settings(settings: Settings) -> None:
             f"--weights int8 is for processors, and --device {config.device} was given",
             "leave one of the two out",
         )
-    check_device(config.device)
     check_kv_dtype(config.kv_dtype, config.device)
+    check_device(config.device)
     check_ranks(settings)
 
 
@@ -139,16 +139,28 @@ def check_device(device: str) -> None:
 
 
 def check_kv_dtype(kv_dtype: str, device: str) -> None:
-    """Refuses 8-bit keys and values where there is no GPU, as far as a glance can tell.
+    """Refuses 8-bit keys and values of the other kind of device, as far as a glance can tell.
 
     Raises:
-        UsageError: the model will surely run on the processor.
+        UsageError: the model will surely run where they are not to be had.
     """
-    reason = "" if kv_dtype == "auto" or device.startswith("cuda") else "--device cpu was given"
+    if kv_dtype == "auto":
+        return
+    if kv_dtype == "int8":
+        if device.startswith("cuda"):
+            raise UsageError(
+                f"--kv-dtype int8 is for processors, and --device {device} was given",
+                "use --kv-dtype fp8_e4m3, or leave one of the two out",
+            )
+        return
+    reason = "" if device.startswith("cuda") else "--device cpu was given"
     if reason and device == "auto":
         reason = _why_no_gpu()
     if reason:
-        raise UsageError(f"--kv-dtype {kv_dtype} needs a GPU, and {reason}", "leave it at auto")
+        raise UsageError(
+            f"--kv-dtype {kv_dtype} needs a GPU, and {reason}",
+            "use --kv-dtype int8, or leave it at auto",
+        )
 
 
 def check_ranks(settings: Settings) -> None:

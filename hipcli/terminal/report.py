@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _TIMINGS = ("load_s", "prefill_s", "first_token_s", "decode_s")
 _MEMORY = (
+    "kv_bytes",
     "kv_device_bytes",
     "kv_host_bytes",
     "kv_disk_bytes",
@@ -24,7 +25,17 @@ _MEMORY = (
     "peak_rss_bytes",
     "peak_device_bytes",
 )
-_PROGRESS = ("phase", "done_tokens", "cached_tokens", "total_tokens", "tokens_per_s", "eta_s")
+_PROGRESS = (
+    "phase",
+    "done_tokens",
+    "cached_tokens",
+    "total_tokens",
+    "tokens_per_s",
+    "eta_s",
+    "kv_device_bytes",
+    "kv_host_bytes",
+    "kv_disk_bytes",
+)
 
 
 class Report:

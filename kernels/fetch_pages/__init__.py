@@ -15,7 +15,7 @@ from ..checks import (
     require_shape,
     require_unit_stride,
 )
-from ..types import HostPages, PagedKV
+from ..types import QUARTERS, HostPages, PagedKV
 
 # What a thread moves at once.
 VECTOR_BYTES = 16
@@ -27,6 +27,7 @@ def fetch_pages_(
     pages: torch.Tensor,
     slots: torch.Tensor,
     *,
+    keys_only: bool = False,
     backend: str = "auto",
 ) -> None:
     """Copy pages of single KV heads, with their scales, from main memory into slots, in place.
@@ -40,6 +41,7 @@ def fetch_pages_(
         host: where the pages lie in main memory.
         pages: int32 [num_kv_heads, n] logical pages; -1 for nothing to do.
         slots: int32 [num_kv_heads, n], where to; -1 for nothing to do. No slot twice in a row.
+        keys_only: leave the values where they are; scales come, those of the values too.
         backend: a name of BACKENDS, or "auto".
 
     A page whose slab is not in main memory is left out.
@@ -48,14 +50,40 @@ def fetch_pages_(
         ValueError, TypeError: a shape, value, dtype or device does not fit.
     """
     _check(kv, host, backend)
-    require_shape("pages", pages, (kv.k_pages.shape[1], None))
-    require_shape("slots", slots, pages.shape)
-    for name, tensor in (("pages", pages), ("slots", slots)):
-        require_dtype(name, tensor, (torch.int32,))
-        require_unit_stride(name, tensor)
-    require_same_device(k_pages=kv.k_pages, bases=host.bases, pages=pages, slots=slots)
+    _check_moves(kv, host, "pages", pages, slots)
     run = implementation("fetch_pages", backend, kv.k_pages.device, "fetch_pages_")
-    run(kv, host, pages, slots)
+    run(kv, host, pages, slots, keys_only)
+
+
+def fetch_values_(
+    kv: PagedKV,
+    host: HostPages,
+    quarters: torch.Tensor,
+    slots: torch.Tensor,
+    *,
+    backend: str = "auto",
+) -> None:
+    """Copy the values of quarters of pages to slots that have the pages' keys and scales, in place.
+
+    As `fetch_pages_`, but for:
+
+    Args:
+        quarters: int32 [num_kv_heads, n], logical page * QUARTERS + quarter; -1 for nothing to do.
+        slots: int32 [num_kv_heads, n], where the pages are; -1 for nothing to do.
+
+    Raises:
+        ValueError, TypeError: a shape, value, dtype or device does not fit.
+    """
+    _check(kv, host, backend)
+    _check_moves(kv, host, "quarters", quarters, slots)
+    size, width = kv.k_pages.shape[2:]
+    if size % QUARTERS or size // QUARTERS * width * kv.k_pages.element_size() % VECTOR_BYTES:
+        raise ValueError(
+            f"k_pages: a quarter of a page must be whole tokens and a multiple of {VECTOR_BYTES}"
+            f" bytes, a page has {size} tokens of {width * kv.k_pages.element_size()} bytes"
+        )
+    run = implementation("fetch_pages", backend, kv.k_pages.device, "fetch_values_")
+    run(kv, host, quarters, slots)
 
 
 def write_pages_(
@@ -87,6 +115,18 @@ def write_pages_(
     require_same_device(k_pages=kv.k_pages, page_table=kv.page_table, bases=host.bases, pages=pages)
     run = implementation("fetch_pages", backend, kv.k_pages.device, "write_pages_")
     run(kv, host, pages)
+
+
+def _check_moves(
+    kv: PagedKV, host: HostPages, name: str, listed: torch.Tensor, slots: torch.Tensor
+) -> None:
+    """Check what is listed for each KV head, and where it goes."""
+    require_shape(name, listed, (kv.k_pages.shape[1], None))
+    require_shape("slots", slots, listed.shape)
+    for label, tensor in ((name, listed), ("slots", slots)):
+        require_dtype(label, tensor, (torch.int32,))
+        require_unit_stride(label, tensor)
+    require_same_device(k_pages=kv.k_pages, bases=host.bases, **{name: listed}, slots=slots)
 
 
 def _check(kv: PagedKV, host: HostPages, backend: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 
 import torch
 
 from ..paging import one_head, slots_of
-from ..types import HostPages, PagedKV
+from ..types import QUARTERS, HostPages, PagedKV
 
 
 def _record(host: HostPages, page: int, record_bytes: int) -> torch.Tensor | None:
@@ -37,18 +38,37 @@ def _head(kv: PagedKV, head: int) -> tuple[PagedKV, int]:
     return one_head(kv, head), head * kv.k_pages.stride(1) * kv.k_pages.element_size()
 
 
-def fetch_pages_(kv: PagedKV, host: HostPages, pages: torch.Tensor, slots: torch.Tensor) -> None:
-    """See `hipcli.kernels.fetch_pages.fetch_pages_`."""
+def _moves(
+    kv: PagedKV, host: HostPages, listed: torch.Tensor, slots: torch.Tensor, per_page: int
+) -> Iterator[tuple[int, list[tuple[torch.Tensor, torch.Tensor]]]]:
+    """What is listed, `per_page` numbers to a page, and the `_parts` of its page."""
     record_bytes = kv.k_pages.stride(0) * kv.k_pages.element_size()
-    for head, (row, targets) in enumerate(zip(pages.tolist(), slots.tolist(), strict=True)):
+    for head, (row, targets) in enumerate(zip(listed.tolist(), slots.tolist(), strict=True)):
         part, skipped = _head(kv, head)
-        for page, slot in zip(row, targets, strict=True):
-            if page < 0 or slot < 0:
+        for number, slot in zip(row, targets, strict=True):
+            if number < 0 or slot < 0:
                 continue
-            record = _record(host, page, record_bytes)
+            record = _record(host, number // per_page, record_bytes)
             if record is not None:
-                for here, there in _parts(part, slot, record[skipped:]):
-                    here.copy_(there)
+                yield number, _parts(part, slot, record[skipped:])
+
+
+def fetch_pages_(
+    kv: PagedKV, host: HostPages, pages: torch.Tensor, slots: torch.Tensor, keys_only: bool
+) -> None:
+    """See `hipcli.kernels.fetch_pages.fetch_pages_`."""
+    for _, (keys, values, *scales) in _moves(kv, host, pages, slots, 1):
+        for here, there in (keys, *scales) if keys_only else (keys, values, *scales):
+            here.copy_(there)
+
+
+def fetch_values_(
+    kv: PagedKV, host: HostPages, quarters: torch.Tensor, slots: torch.Tensor
+) -> None:
+    """See `hipcli.kernels.fetch_pages.fetch_values_`."""
+    for number, (_, (here, there), *_) in _moves(kv, host, quarters, slots, QUARTERS):
+        some = number % QUARTERS
+        here.chunk(QUARTERS)[some].copy_(there.chunk(QUARTERS)[some])
 
 
 def write_pages_(kv: PagedKV, host: HostPages, pages: torch.Tensor) -> None:

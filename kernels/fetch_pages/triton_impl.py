@@ -14,9 +14,10 @@ import triton
 import triton.language as tl
 
 from ..triton_common import has_slot, head_table, load_slots, require_launchable
-from ..types import HostPages, PagedKV
+from ..types import QUARTERS, HostPages, PagedKV
 
 WORD_BYTES = 4
+_QUARTERS = tl.constexpr(QUARTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class Tile:
     num_warps: int = 4
 
 
+# Quarters are small: what is under way is more of them.
+VALUES_TILE = Tile(programs=128)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A record in words: of a run, to the next record, to the next KV head, and from a record's
@@ -48,11 +53,13 @@ class Layout:
     k_scales: int
     v_scales: int
 
-    def sizes(self, tile: Tile) -> tuple[int, ...]:
-        """SIZES of the kernels: the fields in order, words of a piece, pieces of a run."""
-        piece = min(tile.piece_words, triton.next_power_of_2(self.run))
+    def sizes(self, tile: Tile, parts: int = 1) -> tuple[int, ...]:
+        """SIZES of the kernels: the fields in order, words of a piece, pieces of a run, or of one
+        of so many parts of a run."""
+        run = self.run // parts
+        piece = min(tile.piece_words, triton.next_power_of_2(run))
         fields = (self.run, self.record, self.head, self.values, self.k_scales, self.v_scales)
-        return (*fields, piece, triton.cdiv(self.run, piece))
+        return (*fields, piece, triton.cdiv(run, piece))
 
 
 @triton.jit
@@ -63,7 +70,7 @@ def _record_at(base, page, slab_pages, RECORD: tl.constexpr):
 
 @triton.jit
 def _move_piece(pool, address, slot, head, piece, SIZES: tl.constexpr, TO_HOST: tl.constexpr):
-    """Move one piece of the keys or values of a page and KV head, the first one with its scale."""
+    """Move one piece of the keys or values of a page and KV head, the first one with the scales."""
     RUN: tl.constexpr = SIZES[0]
     HEAD: tl.constexpr = SIZES[2]
     PIECE: tl.constexpr = SIZES[6]
@@ -78,14 +85,26 @@ def _move_piece(pool, address, slot, head, piece, SIZES: tl.constexpr, TO_HOST: 
     source = here + at if TO_HOST else there + at
     target = there + at if TO_HOST else here + at
     if SIZES[4] > 0:
-        at_scale = head + SIZES[4] + is_value * (SIZES[5] - SIZES[4])
-        first = piece % PER_RUN == 0
+        both = tl.arange(0, 2)
+        at_scale = head + SIZES[4] + both * (SIZES[5] - SIZES[4])
+        first = (both >= 0) & (piece == 0)
         scale = tl.load((here if TO_HOST else there) + at_scale, mask=first)
         words = tl.load(source, mask=inside)
         tl.store((there if TO_HOST else here) + at_scale, scale, mask=first)
         tl.store(target, words, mask=inside)
     else:
         tl.store(target, tl.load(source, mask=inside), mask=inside)
+
+
+@triton.jit
+def _move_values(pool, address, slot, head, quarter, piece, SIZES: tl.constexpr):
+    """Move one piece of a quarter of the values of a page and KV head."""
+    RUN: tl.constexpr = SIZES[0] // _QUARTERS
+    there = tl.multiple_of(address.to(tl.pointer_type(tl.int32)), 16)
+    here = pool + slot.to(tl.int64) * SIZES[1]
+    word = piece * SIZES[6] + tl.arange(0, SIZES[6])
+    at = head * SIZES[2] + SIZES[3] + quarter * RUN + word
+    tl.store(here + at, tl.load(there + at, mask=word < RUN), mask=word < RUN)
 
 
 @triton.jit
@@ -101,15 +120,20 @@ def _fetch(
     slot_stride,
     SIZES: tl.constexpr,
     ENTRIES: tl.constexpr,
+    WHAT: tl.constexpr,
 ):
-    PIECES: tl.constexpr = 2 * SIZES[7]
+    """WHAT: 2 for keys and values of the pages listed, 1 for keys, 0 for values of the quarters of
+    pages listed."""
+    PIECES: tl.constexpr = max(WHAT, 1) * SIZES[7]
+    PER_PAGE: tl.constexpr = 1 if WHAT else _QUARTERS
     head = tl.program_id(1)
     entry = tl.program_id(2) * ENTRIES + tl.arange(0, ENTRIES)
     listed = entry < num_moves
-    page = tl.load(pages + head * page_stride + entry, mask=listed, other=-1)
+    number = tl.load(pages + head * page_stride + entry, mask=listed, other=-1)
     slot = tl.load(slots + head * slot_stride + entry, mask=listed, other=-1)
+    page = number // PER_PAGE
     slab = page // slab_pages
-    listed = (page >= 0) & (slot >= 0) & (slab < num_slabs)
+    listed = (number >= 0) & (slot >= 0) & (slab < num_slabs)
     base = tl.load(bases + slab, mask=listed, other=0)
     listed = listed & (base != 0)
     # Programs share the moves that there are, not the places of the list.
@@ -120,7 +144,11 @@ def _fetch(
         mine = rank == unit // PIECES + 1
         address = tl.sum(tl.where(mine, record, 0), axis=0)
         to_slot = tl.sum(tl.where(mine, slot, 0), axis=0)
-        _move_piece(pool, address, to_slot, head, unit % PIECES, SIZES, False)
+        if WHAT > 0:
+            _move_piece(pool, address, to_slot, head, unit % PIECES, SIZES, False)
+        else:
+            quarter = tl.sum(tl.where(mine, number % PER_PAGE, 0), axis=0)
+            _move_values(pool, address, to_slot, head, quarter, unit % PIECES, SIZES)
 
 
 @triton.jit
@@ -172,18 +200,20 @@ def launch_fetch(
     pages: torch.Tensor,
     slots: torch.Tensor,
     tile: Tile | None = None,
+    what: int = 2,
 ) -> None:
-    """Fetch with a given tile."""
-    tile = tile or Tile()
+    """Fetch with a given tile; `what` as in the kernel."""
+    tile = tile or (Tile() if what else VALUES_TILE)
     heads, num_moves = pages.shape
     if num_moves == 0:
         return
     pool, layout = _words(kv)
     entries = min(tile.entries, triton.next_power_of_2(num_moves))
     lists = triton.cdiv(num_moves, entries)
-    sizes = layout.sizes(tile)
+    sizes = layout.sizes(tile, 1 if what else QUARTERS)
     # No more programs than pieces to move.
-    sharing = min(triton.cdiv(tile.programs, heads * lists), min(entries, num_moves) * 2 * sizes[7])
+    pieces = min(entries, num_moves) * max(what, 1) * sizes[7]
+    sharing = min(triton.cdiv(tile.programs, heads * lists), pieces)
     _fetch[(sharing, heads, lists)](
         pool,
         host.bases,
@@ -196,6 +226,7 @@ def launch_fetch(
         slots.stride(0),
         SIZES=sizes,
         ENTRIES=entries,
+        WHAT=what,
         num_warps=tile.num_warps,
         num_stages=1,
     )
@@ -227,10 +258,20 @@ def launch_write(
     )
 
 
-def fetch_pages_(kv: PagedKV, host: HostPages, pages: torch.Tensor, slots: torch.Tensor) -> None:
+def fetch_pages_(
+    kv: PagedKV, host: HostPages, pages: torch.Tensor, slots: torch.Tensor, keys_only: bool
+) -> None:
     """See `hipcli.kernels.fetch_pages.fetch_pages_`."""
     require_launchable(pages)
-    launch_fetch(kv, host, pages, slots)
+    launch_fetch(kv, host, pages, slots, what=1 if keys_only else 2)
+
+
+def fetch_values_(
+    kv: PagedKV, host: HostPages, quarters: torch.Tensor, slots: torch.Tensor
+) -> None:
+    """See `hipcli.kernels.fetch_pages.fetch_values_`."""
+    require_launchable(quarters)
+    launch_fetch(kv, host, quarters, slots, what=0)
 
 
 def write_pages_(kv: PagedKV, host: HostPages, pages: torch.Tensor) -> None:

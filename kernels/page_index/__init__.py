@@ -6,6 +6,7 @@ import torch
 
 from ..backends import implementation, resolve
 from ..checks import (
+    CODE_DTYPES,
     FLOAT_DTYPES,
     SUMMARIES_PER_PAGE,
     check_index,
@@ -72,13 +73,13 @@ def update_page_index_(
 
     Args:
         index: summaries of at least as many pages as the sequence has.
-        k_pages: [P, num_kv_heads, page_size, head_dim], keys un-rotated; float8_e4m3fn with
-            k_scales.
+        k_pages: [P, num_kv_heads, page_size, head_dim], keys un-rotated; float8_e4m3fn or
+            int8 with k_scales.
         page_table: int32 [num_pages] or [num_kv_heads, num_pages], see `PagedKV`.
         seqlen_k: int32 [1], tokens in the cache, the new ones included. A tail page is
             summarised over its tokens alone.
         num_new_tokens: how many of the last tokens are new; the whole sequence builds it.
-        k_scales: fp32 [P, num_kv_heads] of float8_e4m3fn pages, else None.
+        k_scales: fp32 [P, num_kv_heads] of such codes, else None.
         backend: a name of BACKENDS, or "auto".
 
     Raises:
@@ -88,7 +89,7 @@ def update_page_index_(
     check_index(index, resolve(backend, k_pages.device))
     heads, pages, _, head_dim = index.summaries.shape
     require_shape("k_pages", k_pages, (None, heads, index.page_size, head_dim))
-    require_dtype("k_pages", k_pages, (*FLOAT_DTYPES, torch.float8_e4m3fn))
+    require_dtype("k_pages", k_pages, (*FLOAT_DTYPES, *CODE_DTYPES))
     require_unit_stride("k_pages", k_pages)
     check_scales("k_scales", k_scales, k_pages, backend)
     check_page_table(page_table, heads, resolve(backend, k_pages.device))
@@ -98,6 +99,4 @@ def update_page_index_(
         summaries=index.summaries, k_pages=k_pages, page_table=page_table, seqlen_k=seqlen_k
     )
     run = implementation("page_index", backend, k_pages.device, "update_page_index_")
-    # The CPU's implementation takes no scales: the check above has refused them there.
-    scales = () if k_scales is None else (k_scales,)
-    run(index, k_pages, page_table, seqlen_k, num_new_tokens, *scales)
+    run(index, k_pages, page_table, seqlen_k, num_new_tokens, k_scales)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..cpu_common import logical_pages
+from ..paging import dequantise
 from ..types import PageIndex
 
 FP8_MAX = 448.0
@@ -16,20 +17,32 @@ def update_page_index_(
     page_table: torch.Tensor,
     seqlen_k: torch.Tensor,
     num_new_tokens: int,
+    k_scales: torch.Tensor | None = None,
 ) -> None:
     """See `hipcli.kernels.page_index.update_page_index_`."""
     total = min(int(seqlen_k), index.summaries.shape[1] * index.page_size)
     first = max(total - num_new_tokens, 0) // index.page_size
     full, rest = divmod(total, index.page_size)
     if full > first:
-        _summarise(index, logical_pages(k_pages, page_table, first, full), first)
+        keys = logical_pages(k_pages, page_table, first, full)
+        _summarise(index, keys, _scales(k_scales, page_table, first, full), first)
     if rest:
         tail = logical_pages(k_pages, page_table, full, full + 1)[:, :, :rest]
-        _summarise(index, tail, full)
+        _summarise(index, tail, _scales(k_scales, page_table, full, full + 1), full)
 
 
-def _summarise(index: PageIndex, keys: torch.Tensor, first: int) -> None:
+def _scales(
+    k_scales: torch.Tensor | None, page_table: torch.Tensor, first: int, last: int
+) -> torch.Tensor | None:
+    """Of logical pages [first, last): [n, num_kv_heads]."""
+    return None if k_scales is None else logical_pages(k_scales, page_table, first, last)
+
+
+def _summarise(
+    index: PageIndex, keys: torch.Tensor, scales: torch.Tensor | None, first: int
+) -> None:
     """Summaries of keys [n, num_kv_heads, tokens, head_dim] become pages first.. of the index."""
+    keys = keys if scales is None else dequantise(keys, scales)
     if index.kind == "bounds":
         summary = torch.stack((keys.amin(2), keys.amax(2)), dim=2)
     else:

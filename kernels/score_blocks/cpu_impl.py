@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..cpu_codes import decoded_blocks, page_scales
 from ..cpu_common import gather_blocks, pooled_rows
 from ..types import PagedKV, RopeTables
 
@@ -27,6 +28,9 @@ def score_blocks(
     for first, last in _runs(candidate_pages):
         pages = candidate_pages[first].clamp(min=0)
         keys = gather_blocks(kv.k_pages, kv.page_table, pages, page_size)
+        if kv.k_scales is not None:
+            scales = page_scales(kv.k_scales, kv.page_table, pages)
+            keys = decoded_blocks(keys, scales, q.dtype)
         queries = rows[:, first:last].flatten(1, 2)
         scores = torch.bmm(queries, keys.transpose(1, 2)).unflatten(1, (last - first, -1))
         best = scores.unflatten(3, (-1, block_size_k)).amax((2, 4))

@@ -6,7 +6,7 @@ filled up to the longest one, and what fills them is masked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -45,12 +45,12 @@ def shard_attention(
     out = torch.zeros(q.shape, dtype=q.dtype)
     lse = torch.full(q.shape[:2], -torch.inf)
     first = int(seqlen_k) - q.shape[0]
-    here = PagedKV(kv.k_pages, kv.v_pages, kv.page_table.clamp(min=0))
+    here = replace(kv, page_table=kv.page_table.clamp(min=0))
     for block, low, high in _spans(plan, q.shape[0]):
         blocks = _blocks_here(plan, block, first + high, kv.page_table, kv.k_pages.shape[2])
         if not blocks.indices.shape[1]:
             continue
-        keys, values = key_blocks(here, blocks.indices, plan.block_size_k)
+        keys, values = key_blocks(here, blocks.indices, plan.block_size_k, q.dtype)
         inside = torch.arange(plan.block_size_k)
         key_positions = (blocks.positions[:, :, None] + inside).flatten(1)
         # What fills a row is masked; any row of the tables will do for it.

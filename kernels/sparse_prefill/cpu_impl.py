@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..cpu_codes import decoded_blocks, page_scales
 from ..cpu_common import (
     RowBuffers,
     RowTables,
@@ -22,6 +23,7 @@ from ..cpu_common import (
     key_range,
     unfold_heads,
 )
+from ..paging import one_head
 from ..types import PagedKV, RopeTables, SparsePlan
 
 # Neighbouring query blocks with the same plan are attended together up to this many queries.
@@ -103,7 +105,7 @@ def _spans(plan: SparsePlan, num_tokens: int) -> list[_Span]:
 
 def _attend_dense(call: _Call, spans: list[_Span]) -> None:
     end = call.first + max(span.high for span in spans)
-    keys, values = key_range(call.kv, 0, end)
+    keys, values = key_range(call.kv, 0, end, call.q.dtype)
     keys = call.rope.rotate_into(torch.empty_like(keys), keys, 0)
     queries = _rotated_queries(call, spans, call.first)
     for span, rows in zip(spans, queries, strict=True):
@@ -128,7 +130,7 @@ def _attend_sparse(call: _Call, spans: list[_Span], num_selected: int) -> None:
         _attend_sparse(call, spans[:middle], num_selected)
         _attend_sparse(call, spans[middle:], num_selected)
         return
-    window_k, window_v = key_range(call.kv, origin, end)
+    window_k, window_v = key_range(call.kv, origin, end, call.q.dtype)
     window_k = rope.rotate_into(torch.empty_like(window_k), window_k, packed)
     rows = _rotated_queries(call, spans, packed + call.first - origin)
     far = _FarBlocks.of(call, spans, num_selected) if packed else None
@@ -210,12 +212,14 @@ class _FarBlocks:
         blocks: int64 [num_spans, num_kv_heads, n].
         tables: keys and values as tables of blocks, or None where they are not.
         rows: [num_spans, num_kv_heads * n] in the tables.
+        scales: of the pages of keys' and values' blocks where these are codes, else None.
     """
 
     call: _Call
     blocks: torch.Tensor
     tables: tuple[torch.Tensor, torch.Tensor] | None
     rows: torch.Tensor
+    scales: tuple[torch.Tensor, torch.Tensor] | None
 
     @classmethod
     def of(cls, call: _Call, spans: list[_Span], num_selected: int) -> _FarBlocks:
@@ -223,12 +227,19 @@ class _FarBlocks:
         selected = plan.block_indices[[span.block for span in spans], :, :num_selected].long()
         sinks = torch.arange(plan.sink_tokens // size).expand(*selected.shape[:2], -1)
         blocks = torch.cat((sinks, selected), 2)
+        scales = None
+        if kv.k_scales is not None and kv.v_scales is not None:
+            pages = blocks // (kv.k_pages.shape[2] // size)
+            scales = (
+                page_scales(kv.k_scales, kv.page_table, pages),
+                page_scales(kv.v_scales, kv.page_table, pages),
+            )
         k_table, v_table = (block_table(pages, size) for pages in (kv.k_pages, kv.v_pages))
         alike = kv.k_pages.stride() == kv.v_pages.stride()
         if k_table is None or v_table is None or not alike:
-            return cls(call, blocks, None, blocks)
+            return cls(call, blocks, None, blocks, scales)
         rows = block_rows(kv.k_pages, kv.page_table, blocks, size)
-        return cls(call, blocks, (k_table, v_table), rows.flatten(1))
+        return cls(call, blocks, (k_table, v_table), rows.flatten(1), scales)
 
     def keys(self, place: int) -> torch.Tensor:
         """Of the span there: [num_kv_heads, n * block_size_k, head_dim], until the next call."""
@@ -239,6 +250,15 @@ class _FarBlocks:
         return self._gather(1, place)
 
     def _gather(self, which: int, place: int) -> torch.Tensor:
+        call = self.call
+        rows = self._rows(which, place)
+        if self.scales is None:
+            return rows
+        out = call.buffers.decoded(tuple(rows.shape), call.q.dtype)
+        return decoded_blocks(rows, self.scales[which][place], call.q.dtype, out)
+
+    def _rows(self, which: int, place: int) -> torch.Tensor:
+        """What lies in the pages, see `keys`."""
         kv, size = self.call.kv, self.call.plan.block_size_k
         if self.tables is None:
             pages = (kv.k_pages, kv.v_pages)[which]
@@ -260,7 +280,7 @@ def _attend_ragged(call: _Call, spans: list[_Span], counts: list[list[int]]) -> 
             alone = replace(
                 call,
                 q=call.q[:, heads],
-                kv=PagedKV(kv.k_pages[:, one], kv.v_pages[:, one], kv.page_table),
+                kv=one_head(kv, head),
                 plan=replace(plan, block_indices=plan.block_indices[:, one]),
                 out=call.out[:, heads],
                 lse=None if call.lse is None else call.lse[:, heads],

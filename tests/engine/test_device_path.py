@@ -15,9 +15,10 @@ from hipcli.engine.device import chunk_tokens
 from hipcli.engine.forward.dense import fused_attention
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
-from hipcli.engine.methods.base import Geometry, Schedule
+from hipcli.engine.methods.base import Schedule
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.dense import DenseMethod
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.sessions import SessionStore

@@ -7,7 +7,7 @@ from hipcli.engine.answering.decoding import generate
 from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.answering.vote import Ballot
 from hipcli.engine.forward.runner import Runner
-from hipcli.engine.methods.base import Geometry
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.passes import AnswerPass
 from hipcli.engine.passes.given import GivenBlocks, GivenPages
 from hipcli.engine.store.layout import PAGE_TOKENS

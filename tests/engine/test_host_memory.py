@@ -253,3 +253,39 @@ def test_what_of_the_files_is_in_memory_is_told(tmp_path: Path) -> None:
     assert resident_in([mapped.filed]) == 1 << 20
     mapped.let_go(1 << 19)
     assert resident_in([mapped.filed]) == 1 << 19
+
+
+def test_only_what_is_compared_comes_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = limited(tmp_path, 1 << 40)
+    answer(runner, tmp_path, Disk(), "attend")
+    reader = ContextReader(runner, tiny_hip(), request_of(tmp_path, "attend"), IDENTITY, 128, 64)
+    context, _ = drained(reader.read())
+    assert context.cached_tokens == CONTEXT_TOKENS
+    fetched: list[tuple[int, int]] = []
+    monkeypatch.setattr(AddressRange, "fetch", lambda _, start, end: fetched.append((start, end)))
+    store, size = context.store, context.store.layout.page_bytes
+    store.check_keys(0, torch.tensor([7, 3, -1, 7, 99]))
+    assert fetched == [(3 * size, 3 * size + size // 2), (7 * size, 7 * size + size // 2)]
+    store.check_keys(0, torch.tensor([3, 5]))
+    assert fetched[2:] == [(5 * size, 5 * size + size // 2)]
+    del fetched[:]
+    store.check_attended(0, torch.tensor([4]), 64, 64, CONTEXT_TOKENS // 64 * 64)
+    # The last page was compared when the session was opened.
+    keys = [(page * size, page * size + size // 2) for page in (0, 4)]
+    assert fetched == [*keys, *((start + size // 2, end + size // 2) for start, end in keys)]
+    store.check_keys(0)
+    assert len(fetched) == 4 + 15 - 6
+
+
+def test_bytes_of_a_file_are_asked_for_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 64)
+    mapped = AddressRange(1 << 20)
+    mapped.fetch(0, 1 << 20)
+    mapped.map_file(path, 10_000, shared=False)
+    mapped.fetch(5_000, 1 << 20)
+    mapped.fetch(500_000, 600_000)
+    tensor = mapped.tensor(torch.uint8, (20_000,))
+    assert tensor[:10_000].tolist() == [*path.read_bytes()[:10_000]]

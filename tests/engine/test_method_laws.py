@@ -5,7 +5,6 @@ import torch
 
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
-from hipcli.engine.methods.base import Geometry
 from hipcli.engine.methods.configs import (
     HipPaperConfig,
     InfiniConfig,
@@ -15,6 +14,7 @@ from hipcli.engine.methods.configs import (
     WindowConfig,
 )
 from hipcli.engine.methods.dense import DenseMethod
+from hipcli.engine.methods.geometry import Geometry
 from hipcli.engine.methods.hip_paper import HipPaperMethod
 from hipcli.engine.methods.infini import InfiniMethod
 from hipcli.engine.methods.infllm import InfLLMMethod

@@ -150,8 +150,9 @@ def test_a_look_sees_the_same_wherever_pages_lie() -> None:
     whole = seen_in(Runner(tiny_model("llama"), backend="reference"))
     torch.testing.assert_close(seen_in(TieredRunner(tiny_model("llama"), 11)), whole)
     torch.testing.assert_close(seen_in(Runner(tiny_model("llama"))), whole, atol=2e-2, rtol=1e-3)
-    quantised = Runner(tiny_model("llama"), "fp8_e4m3", backend="reference")
-    assert torch.isfinite(seen_in(quantised)).all()
+    for kv_dtype, backend in (("fp8_e4m3", "reference"), ("int8", "cpu")):
+        quantised = Runner(tiny_model("llama"), kv_dtype, backend=backend)
+        assert torch.isfinite(seen_in(quantised)).all()
 
 
 def test_a_look_at_a_page_of_scaffold_and_text_sees_the_text(runner: Runner) -> None:

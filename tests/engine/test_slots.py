@@ -6,17 +6,22 @@ import pytest
 import torch
 
 from hipcli.engine.store.slots import Slots
+from hipcli.kernels.types import QUARTERS
+
+EVERY = set(range(QUARTERS))
 
 
 class Model:
-    """One KV head of one layer: who wanted which slot last."""
+    """One KV head of one layer: who wanted which slot last, and which values are there."""
 
     def __init__(self, slots: int) -> None:
         self.page_of: list[int | None] = [None] * slots
         self.stamp = [0] * slots
-        self.clock = 0
+        self.values: list[set[int]] = [set() for _ in range(slots)]
+        self.clock = self.come = 0
 
     def take(self, wanted: set[int], sinks: int, kept_from: int) -> dict[int, int]:
+        """Missing pages, slots unknown yet."""
         self.clock += 1
         for slot, page in enumerate(self.page_of):
             if page in wanted:
@@ -31,8 +36,34 @@ class Model:
         assert len(missing) <= len(free), oldest
         return dict.fromkeys(missing, -1)
 
-    def accept(self, moves: dict[int, int], wanted: set[int], sinks: int, kept_from: int) -> None:
+    def complete(self, wanted: set[int]) -> dict[int, int]:
+        """Wanted pages that are there without all their values, which come now."""
+        lacking = {
+            page: slot
+            for slot, page in enumerate(self.page_of)
+            if page in wanted and self.values[slot] != EVERY
+        }
+        for slot in lacking.values():
+            self.values[slot] = set(EVERY)
+        self.come += 2 * QUARTERS * len(lacking)
+        return lacking
+
+    def want_values(self, quarters: set[int]) -> dict[int, int]:
+        """Those of them that come now."""
+        found = {}
+        for slot, page in enumerate(self.page_of):
+            for part in EVERY - self.values[slot] if page is not None else ():
+                if page * QUARTERS + part in quarters:
+                    found[page * QUARTERS + part] = slot
+                    self.values[slot].add(part)
+        self.come += len(found)
+        return found
+
+    def accept(
+        self, moves: dict[int, int], wanted: set[int], sinks: int, kept_from: int, parts: set[int]
+    ) -> None:
         """Take over what the planner chose, if it is among the longest unwanted."""
+        self.come += (QUARTERS + len(parts)) * len(moves)
         ages = sorted(
             self.stamp[slot]
             for slot, page in enumerate(self.page_of)
@@ -43,6 +74,7 @@ class Model:
             former = self.page_of[slot]
             assert former is None or (former not in wanted and sinks <= former < kept_from)
             self.page_of[slot], self.stamp[slot] = page, self.clock
+            self.values[slot] = set(parts)
 
 
 def planned(moves, row: int) -> dict[int, int]:
@@ -60,7 +92,7 @@ def test_planner_is_the_model(num_slots: int, seed: int) -> None:
     draw = random.Random(seed)
     slots = Slots((2, heads, pages, num_slots), torch.device("cpu"))
     models = [[Model(num_slots) for _ in range(heads)] for _ in range(2)]
-    sinks, first, end, wanted_pages, missed_pages = 0, 0, 0, 0, 0
+    sinks, first, end, wanted_pages, missed_pages, uncounted = 0, 0, 0, 0, 0, 0
     for _ in range(150):
         if draw.random() < 0.3 and end < pages:
             # A pass appends: a window of at most three pages and two sinks stay.
@@ -73,9 +105,13 @@ def test_planner_is_the_model(num_slots: int, seed: int) -> None:
             for layer in range(2):
                 for head in range(heads):
                     model = models[layer][head]
+                    before = model.come
                     found = planned(moves, layer * heads + head)
+                    again = model.complete(wanted)
+                    assert {page: found.pop(page) for page in again} == again
                     assert set(found) == set(model.take(wanted, sinks, first))
-                    model.accept(found, wanted, sinks, first)
+                    model.accept(found, wanted, sinks, first, EVERY)
+                    uncounted += model.come - before
         elif draw.random() < 0.05 and end > 5:
             end -= draw.randrange(3)
             slots.forget(end)
@@ -94,14 +130,23 @@ def test_planner_is_the_model(num_slots: int, seed: int) -> None:
             if not longest:
                 continue
             rows = [row + [-1] * (longest - len(row)) for row in rows]
-            moves = slots.take(layer, torch.tensor(rows, dtype=torch.int32))
+            keys_only = draw.random() < 0.5
+            moves = slots.take(layer, torch.tensor(rows, dtype=torch.int32), keys_only=keys_only)
             for head, row in enumerate(rows):
                 model, wanted = models[layer][head], set(row) - {-1}
                 found = planned(moves, head)
+                again = {} if keys_only else model.complete(wanted)
+                assert {page: found.pop(page) for page in again} == again
                 assert set(found) == set(model.take(wanted, sinks, first))
-                model.accept(found, wanted, sinks, first)
+                model.accept(found, wanted, sinks, first, set() if keys_only else EVERY)
                 wanted_pages += len(wanted)
                 missed_pages += len(found)
+        if draw.random() < 0.5:
+            layer = draw.randrange(2)
+            quarters = [draw.sample(range(-1, pages * QUARTERS), 40) for _ in range(heads)]
+            moves = slots.take_values(layer, torch.tensor(quarters, dtype=torch.int32))
+            for head, row in enumerate(quarters):
+                assert planned(moves, head) == models[layer][head].want_values(set(row))
         for other in models[0] + models[1]:
             other.clock = max(model.clock for model in models[0] + models[1])
         for layer in range(2):
@@ -113,7 +158,8 @@ def test_planner_is_the_model(num_slots: int, seed: int) -> None:
                     if page is not None
                 }
                 assert {page: slot for page, slot in enumerate(table) if slot >= 0} == there
-    assert slots.counts.tolist() == [wanted_pages, missed_pages]
+    come = sum(model.come for layer in models for model in layer) - uncounted
+    assert slots.counts.tolist() == [wanted_pages, missed_pages, come]
 
 
 def test_every_page_missed_and_every_slot_used_again() -> None:
@@ -123,10 +169,10 @@ def test_every_page_missed_and_every_slot_used_again() -> None:
         moves = slots.take(0, torch.arange(first, first + 4, dtype=torch.int32).view(1, 4))
         assert sorted(moves.pages[0].tolist()) == list(range(first, first + 4))
         assert sorted(moves.slots[0].tolist()) == [0, 1, 2, 3]
-    assert slots.counts.tolist() == [36, 36]
+    assert slots.counts.tolist() == [36, 36, 36 * 2 * QUARTERS]
 
 
 def test_tables_of_a_million_tokens_are_small() -> None:
     slots = Slots((32, 8, 1_000_000 // 64, 960), torch.device("meta"))
-    tensors = (slots._tables, slots._owners, slots._stamps)
+    tensors = (slots._tables, slots._owners, slots._stamps, slots._values)
     assert sum(tensor.nbytes for tensor in tensors) < 50e6

@@ -9,6 +9,7 @@ import torch
 from hipcli.engine.answering.decoding import DeviceDecoder, generate
 from hipcli.engine.answering.phases import Staggered
 from hipcli.engine.answering.sampler import Sampler
+from hipcli.engine.benchmarks.tier_checks import keys_alone
 from hipcli.engine.config import CacheConfig, GenerationConfig
 from hipcli.engine.errors import DoesNotFitError, UsageError
 from hipcli.engine.forward.runner import Runner
@@ -105,6 +106,23 @@ def test_answers_are_those_of_the_device(device, tiered, name, slots, prompt) ->
             tokens.append(list(generate(runner, store, answering, sampler, logits, 90)))
         assert store.length == prompt + 89
     assert tokens[0] == tokens[1]
+
+
+def test_what_is_attended_has_values(device, tiered) -> None:
+    """Candidates come with keys alone; blocks among them are chosen anew every four steps."""
+    rows, prompt = [], 1500
+    for runner in (device, tiered[BUDGETS[0]]):
+        store, _ = after_prompt(runner, tiny_hip(), prompt, prompt + 80)
+        keys_alone(store)
+        decoder = DeviceDecoder(runner, store, AnswerPass(tiny_hip()), staggered=True)
+        before, steps = store.traffic, []
+        for token in random_ids(80, seed=1):
+            decoder.feed(token)
+            decoder.step()
+            steps.append(decoder.logits.clone())
+        rows.append(torch.stack(steps))
+    torch.testing.assert_close(rows[1], rows[0], rtol=1e-4, atol=1e-4)
+    assert store.traffic.missed_pages > before.missed_pages
 
 
 def test_layers_choose_together_where_graphs_cannot_fetch(device, tiered, monkeypatch) -> None:

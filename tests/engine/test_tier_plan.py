@@ -16,7 +16,7 @@ from tests.engine.models import toy_models
 
 GIB = 1 << 30
 # Of an 8B model, in fp8.
-LAYOUT = KVLayout(32, 8, 128, torch.bfloat16, quantised=True)
+LAYOUT = KVLayout(32, 8, 128, torch.bfloat16, kv_dtype="fp8_e4m3")
 MILLION = 1 << 20
 
 

@@ -17,6 +17,7 @@ from hipcli.engine.reading.context import Context, ContextReader
 from hipcli.engine.reporting import tiers_told
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.store import slabs
+from hipcli.engine.store.copying import staging
 from hipcli.engine.store.layout import num_pages
 from hipcli.engine.store.limits import HostLimit
 from hipcli.engine.store.tiered import TieredMemory
@@ -130,6 +131,57 @@ def test_a_file_cut_while_it_is_used(runners: dict[str, Runner], tmp_path: Path)
         answer(runners["disk"], context, ask)
 
 
+def test_reads_and_writes_cut_short_go_on(
+    runners: dict[str, Runner], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may move less than it was asked to: the rest follows, byte for byte."""
+    ask = request(None, length=1200)
+    expected = answer(runners["device"], read(runners["device"], ask)[0], ask)
+    preadv, pwrite, moved = os.preadv, os.pwrite, []
+
+    def read_some(fd: int, buffers: list[memoryview], offset: int) -> int:
+        moved.append("in")
+        return preadv(fd, [buffers[0][:1000]], offset)
+
+    def write_some(fd: int, data: memoryview, offset: int) -> int:
+        moved.append("out")
+        return pwrite(fd, data[:1000], offset)
+
+    monkeypatch.setattr(os, "preadv", read_some)
+    monkeypatch.setattr(os, "pwrite", write_some)
+    context, _ = read(tiered(10, tmp_path), ask)
+    assert answer(runners["disk"], context, ask) == expected
+    assert {"in", "out"} == set(moved)
+
+
+def test_a_disk_that_cannot_be_read(
+    runners: dict[str, Runner], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage like any other: what a session has is read anew from the documents."""
+    ask = request(tmp_path, length=1200)
+    first, _ = read(runners["device"], ask)
+    expected = answer(runners["device"], first, ask)
+    preadv, failing = os.preadv, True
+
+    def broken(fd: int, buffers: list[memoryview], offset: int) -> int:
+        nonlocal failing
+        if failing:
+            failing = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return preadv(fd, buffers, offset)
+
+    runner = runners["disk"]
+    reader = ContextReader(runner, tiny_hip(), ask, IDENTITY, CHUNK, 64)
+    checked = CheckedAnswer(reader, lambda store: answerer_of(runner, Context(store), ask))
+    told = []
+    for event in checked.events():
+        told.append(event)
+        if getattr(event, "name", "") == "answer" and failing:
+            monkeypatch.setattr(os, "preadv", broken)
+    assert not failing and "session_damaged" in notices(told)
+    assert [event for event in told if isinstance(event, int)] == expected
+
+
 def test_without_a_session_a_file_of_its_own(runners: dict[str, Runner], tmp_path: Path) -> None:
     ask = request(None, length=1200)
     expected = answer(runners["device"], read(runners["device"], ask)[0], ask)
@@ -183,6 +235,39 @@ def test_memory_that_cannot_be_pinned(
     assert answer(runners["tiers"], context, ask) == expected
     told = list(tiers_told(context.store))
     assert notices(told) == ["memory_not_pinned"] and isinstance(told[-1], Detail)
+
+
+def test_memory_of_which_a_part_is_pinned(
+    runners: dict[str, Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system refuses the fourth slab; no slab after it is asked for."""
+    ask, refusals = request(None, length=1200), []
+    expected = answer(runners["device"], read(runners["device"], ask)[0], ask)
+
+    def pin(memory: torch.Tensor, device: torch.device) -> str:
+        refusals.append("error 2" if len(refusals) == 3 else "")
+        return refusals[-1]
+
+    monkeypatch.setattr(slabs, "pins", lambda device: True)
+    monkeypatch.setattr(slabs, "pin", pin)
+    monkeypatch.setattr(slabs, "_release", lambda thread, pinned: thread.shutdown(wait=True))
+    context, _ = read(runners["tiers"], ask)
+    assert answer(runners["tiers"], context, ask) == expected
+    assert refusals == ["", "", "", "error 2"] and context.store.unpinned == "error 2"
+    assert not context.store.fetches_in_graphs
+
+
+def test_a_buffer_that_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = torch.empty
+
+    def refusing(*arguments: object, pin_memory: bool = False, **named: object) -> torch.Tensor:
+        if pin_memory:
+            raise RuntimeError("CUDA error: out of memory")
+        return empty(*arguments, **named)
+
+    monkeypatch.setattr(torch, "empty", refusing)
+    buffer = staging((3, 5), torch.device("cuda"))
+    assert buffer.shape == (3, 5) and not buffer.is_pinned()
 
 
 def test_a_gpu_that_runs_out_of_memory(

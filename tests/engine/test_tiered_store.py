@@ -8,7 +8,7 @@ from hipcli.engine.store.tiered_store import TieredStore
 from hipcli.engine.store.tiers import TierPlan
 
 PLAIN = KVLayout(num_layers=2, num_kv_heads=2, head_dim=16, dtype=torch.float32)
-FP8 = KVLayout(2, 2, 16, torch.float32, quantised=True)
+FP8 = KVLayout(2, 2, 16, torch.float32, kv_dtype="fp8_e4m3")
 TOKENS = 1500
 SINKS, WINDOW = 64, 128
 
@@ -92,6 +92,62 @@ def test_pages_are_those_of_one_device(layout: KVLayout, slots: int, chunk: int)
 
 
 @pytest.mark.parametrize("layout", [PLAIN, FP8], ids=["plain", "fp8"])
+@pytest.mark.parametrize("block_size_k", [8, 16, 64])
+def test_keys_come_first_and_values_where_they_are_attended(
+    layout: KVLayout, block_size_k: int
+) -> None:
+    """Between whole pages, with slots used again and again."""
+    store, tiered = both(layout, 14)
+    for one in (store, tiered):
+        fill(one, 0, TOKENS)
+    generator = torch.Generator().manual_seed(1)
+    for turn in range(12):
+        layer, before = turn % 2, tiered.traffic
+        wanted = torch.randint(1, 21, (layout.num_kv_heads, tiered.room), generator=generator)
+        tiered.fetch(layer, wanted.int(), keys_only=turn % 3 != 2)
+        per_page = 64 // block_size_k
+        blocks = wanted * per_page + torch.randint(0, per_page, wanted.shape, generator=generator)
+        blocks[:, turn % 4] = -1
+        tiered.fetch_values(layer, blocks[None].int(), block_size_k)
+        for head, row in enumerate(blocks.tolist()):
+            for page in set(wanted[head].tolist()):
+                pair = (attended(one, layer, head, page) for one in (store, tiered))
+                (k, v, *scales), (found_k, found_v, *found_scales) = pair
+                assert torch.equal(found_k, k)
+                assert all(a == b for a, b in zip(found_scales, scales, strict=True))
+                for block in {x for x in row if x >= 0 and x // per_page == page}:
+                    first = block % per_page * block_size_k
+                    some = slice(first, first + block_size_k)
+                    assert torch.equal(found_v[some], v[some])
+        came = tiered.traffic.bytes_in - before.bytes_in
+        missed = tiered.traffic.missed_pages - before.missed_pages
+        assert missed > 0
+        if turn < 2:
+            # Less than two thirds of whole pages, a block of each page at most.
+            least = 1 if block_size_k == 64 else 2 / 3
+            assert came <= least * missed * layout.page_bytes / layout.num_kv_heads
+
+
+def test_room_for_one_piece_alone_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, tiered = both(PLAIN, 12)
+    for one in (store, tiered):
+        fill(one, 0, TOKENS)
+    zeros, asked = torch.zeros, []
+
+    def second_refused(*args: object, **kwargs: object) -> torch.Tensor:
+        asked.append(args)
+        if len(asked) == 2:
+            raise torch.OutOfMemoryError("no room for the second piece")
+        return zeros(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "zeros", second_refused)
+    with pytest.raises(torch.OutOfMemoryError):
+        tiered.tokens(0, TOKENS)
+    for found, right in zip(tiered.tokens(0, TOKENS), store.tokens(0, TOKENS), strict=True):
+        assert torch.equal(found, right)
+
+
+@pytest.mark.parametrize("layout", [PLAIN, FP8], ids=["plain", "fp8"])
 def test_whole_layers_in_pieces(layout: KVLayout) -> None:
     store, tiered = both(layout, 12)
     for one in (store, tiered):
@@ -105,6 +161,16 @@ def test_whole_layers_in_pieces(layout: KVLayout) -> None:
                 right = attended(store, layer, 1, first + place)
                 assert torch.equal(kv.k_pages[slot, 1].float(), right[0])
                 assert torch.equal(kv.v_pages[slot, 1].float(), right[1])
+        before = tiered.traffic.bytes_in
+        for first, kv in tiered.key_pieces(layer, 3, 24, values=False):
+            for place, slot in enumerate(kv.page_table.tolist()):
+                right = attended(store, layer, 1, first + place)
+                tokens = min(64, TOKENS - (first + place) * 64)
+                assert torch.equal(kv.k_pages[slot, 1, :tokens].float(), right[0][:tokens])
+                if kv.k_scales is not None:
+                    assert kv.k_scales[slot, 1] == right[2]
+        came = tiered.traffic.bytes_in - before
+        assert came == 20 * (layout.content_bytes // 2 + layout.scale_bytes)
 
 
 @pytest.mark.parametrize("layout", [PLAIN, FP8], ids=["plain", "fp8"])

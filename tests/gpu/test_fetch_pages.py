@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from hipcli.kernels.fetch_pages import fetch_pages_, triton_impl, write_pages_
+from hipcli.kernels.fetch_pages import fetch_pages_, fetch_values_, triton_impl, write_pages_
+from hipcli.kernels.types import QUARTERS
 from tests.kernels.builders import HostedPages, hosted_pages, random_moves
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +35,16 @@ def test_random_moves(dtype, shape):
     generator = torch.Generator().manual_seed(1)
     for count in (1, 7, 40, 300, 1500):
         pages, slots = random_moves(world, count, generator)
-        expected = world.after_fetch(records(world), pages, slots)
+        before = records(world).clone()
+        expected = world.after_fetch(before, pages, slots, keys_only=True)
+        fetch_pages_(world.kv, world.host, pages, slots, keys_only=True)
+        assert torch.equal(records(world), expected)
+        parts = torch.randint(0, QUARTERS, pages.shape, generator=generator).int().to(DEVICE)
+        quarters = torch.where(pages >= 0, pages * QUARTERS + parts, -1)
+        expected = world.after_values(expected, quarters, slots)
+        fetch_values_(world.kv, world.host, quarters, slots)
+        assert torch.equal(records(world), expected)
+        expected = world.after_fetch(before, pages, slots)
         fetch_pages_(world.kv, world.host, pages, slots)
         assert torch.equal(records(world), expected)
 
@@ -47,6 +57,11 @@ def test_every_tile_moves_the_same(tile):
     pages, slots = random_moves(world, 300, torch.Generator().manual_seed(2))
     expected = world.after_fetch(records(world), pages, slots)
     triton_impl.launch_fetch(world.kv, world.host, pages, slots, triton_impl.Tile(*tile))
+    assert torch.equal(records(world), expected)
+    quarters = torch.where(pages >= 0, pages * QUARTERS + pages % QUARTERS, -1)
+    world.slabs[0].random_(0, 256)
+    expected = world.after_values(expected, quarters, slots)
+    triton_impl.launch_fetch(world.kv, world.host, quarters, slots, triton_impl.Tile(*tile), 0)
     assert torch.equal(records(world), expected)
 
 

@@ -32,7 +32,7 @@ from tests.gpu import budgets
 from tests.gpu.test_engine import METHODS, SMALL, prompt, relative
 from tests.gpu.test_kernels import DEVICE, LLAMA, SCALE, SHAPES, assert_attention, gpu_case
 from tests.gpu.wide import wide_model
-from tests.kernels.builders import Case, make_plan, paged_fp8, quantised
+from tests.kernels.builders import Case, make_plan, paged_codes, quantised
 from tests.kernels.oracles import relative_error
 
 pytestmark = [
@@ -146,7 +146,7 @@ def test_quantising_is_the_references(calls, dtype):
     keys, values = case.keys * ramp, case.values / ramp
     pages = []
     for backend in ("reference", "triton"):
-        kv = paged_fp8(*case.kv.k_pages.shape, case.kv.page_table, DEVICE)
+        kv = paged_codes(*case.kv.k_pages.shape, case.kv.page_table, DEVICE)
         done = 0
         for count in calls:
             new = slice(done, done + count)
@@ -165,8 +165,8 @@ def test_quantising_is_the_references(calls, dtype):
 
 def test_a_graph_appends_wherever_the_device_says():
     case = gpu_case(dataclasses.replace(LLAMA, seqlen_k=200))
-    kv = paged_fp8(*case.kv.k_pages.shape, case.kv.page_table, DEVICE)
-    again = paged_fp8(*case.kv.k_pages.shape, case.kv.page_table, DEVICE)
+    kv = paged_codes(*case.kv.k_pages.shape, case.kv.page_table, DEVICE)
+    again = paged_codes(*case.kv.k_pages.shape, case.kv.page_table, DEVICE)
     length = torch.zeros(1, dtype=torch.int32, device=DEVICE)
     k, v = (torch.zeros(1, 8, 128, dtype=torch.bfloat16, device=DEVICE) for _ in range(2))
     length.fill_(1)
@@ -189,7 +189,7 @@ def test_a_graph_appends_wherever_the_device_says():
 def test_addresses_beyond_four_gigabytes():
     """Slots whose codes lie further than a 32-bit number reaches."""
     pages, tail = 33200, 40
-    layout = KVLayout(1, 8, 128, torch.bfloat16, quantised=True)
+    layout = KVLayout(1, 8, 128, torch.bfloat16, kv_dtype="fp8_e4m3")
     store = KVStore(layout, pages * 64, "triton", DEVICE)
     keys, values = (
         torch.randn(tail * 64, 8, 128, dtype=torch.bfloat16, device=DEVICE) for _ in range(2)

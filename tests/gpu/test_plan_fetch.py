@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from hipcli.kernels.plan_fetch import plan_fetch_
-from hipcli.kernels.types import SlotTables
+from hipcli.kernels.plan_fetch import plan_fetch_, plan_values_
+from hipcli.kernels.types import QUARTERS, SlotTables
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")
@@ -27,7 +27,8 @@ def new_tables(slots: int) -> SlotTables:
         torch.zeros(ROWS, slots, dtype=torch.int32, device=DEVICE),
         torch.zeros(1, dtype=torch.int32, device=DEVICE),
         torch.tensor([4, PAGES - 17], dtype=torch.int32, device=DEVICE),
-        torch.zeros(2, dtype=torch.int64, device=DEVICE),
+        torch.zeros(3, dtype=torch.int64, device=DEVICE),
+        torch.zeros(ROWS, slots + 1, QUARTERS, dtype=torch.uint8, device=DEVICE)[:, :slots],
     )
 
 
@@ -56,10 +57,17 @@ def test_random_plans(slots, count):
     both = [new_tables(slots), new_tables(slots)]
     for pool in (slots // 2, slots // 3, slots - 30, slots // 2, 40):
         wanted = some_pages(count, pool, generator)
-        for _ in range(2):
+        for keys_only in (True, True, False):
             moves = [
-                plan_fetch_(both[0], wanted, backend="reference"),
-                plan_fetch_(both[1], wanted),
+                plan_fetch_(both[0], wanted, keys_only=keys_only, backend="reference"),
+                plan_fetch_(both[1], wanted, keys_only=keys_only),
+            ]
+            assert_same(*both, moves)
+            part = torch.randint(0, QUARTERS, wanted.shape, generator=generator).to(DEVICE)
+            quarters = torch.where(wanted >= 0, wanted * QUARTERS + part, -1).int()
+            moves = [
+                plan_values_(both[0], quarters, backend="reference"),
+                plan_values_(both[1], quarters),
             ]
             assert_same(*both, moves)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hipcli.engine.answering.decoding import DeviceDecoder
+from hipcli.engine.benchmarks.tier_checks import keys_alone
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.configs import HipConfig, QuestConfig
@@ -68,6 +69,7 @@ def test_graph_eager_and_device_are_one(name: str, dtype: torch.dtype, kv_dtype:
         tail = store.tail()
         for graphs in (False, True):
             store.rewind(tail)
+            keys_alone(store)
             method.reset()
             pages = torch.tensor([1, 2, 5, 9]) if name == "given pages" else None
             answering = AnswerPass(method, pages)

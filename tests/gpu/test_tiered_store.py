@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,14 @@ from hipcli.engine.store.pages import KVStore
 from hipcli.engine.store.tiered_store import TieredStore
 from hipcli.engine.store.tiers import TierPlan
 from tests.engine.test_sessions import read, request
-from tests.engine.test_tiered_store import compare, fill
+from tests.engine.test_tiered_store import attended, compare, fill
 from tests.gpu.test_engine import answer
 from tests.gpu.wide import wide_model
 
 pytestmark = pytest.mark.gpu
 LAYOUTS = {
     "bf16": KVLayout(2, 4, 128, torch.bfloat16),
-    "fp8": KVLayout(2, 4, 128, torch.bfloat16, quantised=True),
+    "fp8": KVLayout(2, 4, 128, torch.bfloat16, kv_dtype="fp8_e4m3"),
 }
 TOKENS = 1500
 
@@ -84,12 +85,50 @@ def test_a_graph_holds_a_fetch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
+def test_a_graph_holds_keys_and_then_values(name: str) -> None:
+    """Values of the first block of sixteen tokens of each page, all else as it happens to be."""
+    store, tiered = both(name)
+    pages = wanted(tiered, 0).clone()
+    blocks = torch.where(pages >= 0, pages * 4, -1)
+
+    def fetch() -> None:
+        blocks.copy_(torch.where(pages >= 0, pages * 4, -1))
+        for layer in range(2):
+            tiered.fetch(layer, pages, keys_only=True)
+            tiered.fetch_values(layer, blocks, 16)
+
+    assert tiered.fetches_in_graphs
+    fetch()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fetch()
+    for seed in range(1, 12):
+        pages.copy_(wanted(tiered, seed))
+        graph.replay()
+        for layer, head in itertools.product(range(2), range(len(pages))):
+            for page in set(pages[head].tolist()) - {-1}:
+                pair = (attended(one, layer, head, page) for one in (store, tiered))
+                (k, v, *scales), (found_k, found_v, *found_scales) = pair
+                assert torch.equal(found_k, k) and torch.equal(found_v[:16], v[:16])
+                assert all(a == b for a, b in zip(found_scales, scales, strict=True))
+    # Whole pages again, wherever their values are.
+    tiered.fetch(0, pages)
+    compare_all(store, tiered, 0, pages)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_pieces_and_tails(name: str) -> None:
     store, tiered = both(name)
     for layer in range(2):
         pairs = zip(store.tokens(layer, TOKENS), tiered.tokens(layer, TOKENS), strict=True)
         for right, found in pairs:
             assert torch.equal(right, found)
+        for first, kv in tiered.key_pieces(layer, 0, num_pages(TOKENS), values=False):
+            for place in range(len(kv.page_table)):
+                right = attended(store, layer, 1, first + place)
+                tokens = min(64, TOKENS - (first + place) * 64)
+                assert torch.equal(kv.k_pages[place, 1, :tokens].float(), right[0][:tokens])
+                assert kv.k_scales is None or kv.k_scales[place, 1] == right[2]
     tail = tiered.tail()
     tiered.rewind(tail)
     fill(tiered, TOKENS - TOKENS % 64, TOKENS)

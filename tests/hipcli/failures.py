@@ -119,6 +119,7 @@ OPTIONS: list[Row] = [
         ("--dtype float8", 2, "auto, bfloat16, float32"),
         ("--kv-dtype fp8", 2, "auto, fp8_e4m3"),
         ("--kv-dtype fp8_e4m3 --device cpu", 2, "needs a GPU, and --device cpu was given"),
+        ("--kv-dtype int8 --device cuda", 2, "--kv-dtype int8 is for processors"),
         ("--weights int4", 2, "auto, int8"),
         ("--weights int8 --device cuda", 2, "--weights int8 is for processors"),
         ("--threads 0", 2, "--threads: 0 is too small, the least is 1"),

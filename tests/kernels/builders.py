@@ -8,7 +8,7 @@ import torch
 
 from hipcli.kernels.paging import gather_tokens
 from hipcli.kernels.quantise_pages import quantise_pages_
-from hipcli.kernels.types import HostPages, PagedKV, RopeTables, SparsePlan
+from hipcli.kernels.types import QUARTERS, HostPages, PagedKV, RopeTables, SparsePlan
 
 
 @dataclass(frozen=True)
@@ -120,21 +120,29 @@ def make_plan(
     )
 
 
-def paged_fp8(num_slots: int, heads: int, page_size: int, width: int, table, device) -> PagedKV:
-    """Unwritten fp8 pages, NaN all over, each followed by its scales as in an engine's store."""
+def paged_codes(
+    num_slots: int,
+    heads: int,
+    page_size: int,
+    width: int,
+    table,
+    device,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+) -> PagedKV:
+    """Unwritten pages, fp8 NaN all over, each followed by its scales as in an engine's store."""
     codes = 2 * heads * page_size * width
     records = torch.full((num_slots, codes + 128), 0x7F, dtype=torch.uint8, device=device)
-    pages = records[:, :codes].view(torch.float8_e4m3fn)
+    pages = records[:, :codes].view(dtype)
     pages = pages.unflatten(1, (2, heads, page_size, width))
     scales = records.view(torch.float32)[:, codes // 4 : codes // 4 + 2 * heads]
     scales = scales.fill_(torch.nan).unflatten(1, (2, heads))
     return PagedKV(pages[:, 0], pages[:, 1], table, scales[:, 0], scales[:, 1])
 
 
-def quantised(case: Case) -> Case:
-    """The case with fp8 pages; its keys and values are what the pages then hold."""
+def quantised(case: Case, dtype: torch.dtype = torch.float8_e4m3fn) -> Case:
+    """The case with pages of codes; its keys and values are what the pages then hold."""
     pages = case.kv.k_pages
-    kv = paged_fp8(*pages.shape, case.kv.page_table, pages.device)
+    kv = paged_codes(*pages.shape, case.kv.page_table, pages.device, dtype)
     quantise_pages_(kv, case.keys, case.values, case.seqlen_k, backend="reference")
     tokens = torch.arange(case.shape.seqlen_k, device=pages.device)
     keys, values = (
@@ -152,7 +160,7 @@ def spread(kv: PagedKV, seed: int = 0) -> PagedKV:
         pages = torch.full_like(torch.stack((kv.k_pages, kv.v_pages), dim=1), torch.nan)
         result = PagedKV(pages[:, 0], pages[:, 1], kv.page_table)
     else:
-        result = paged_fp8(*kv.k_pages.shape, kv.page_table, device)
+        result = paged_codes(*kv.k_pages.shape, kv.page_table, device)
     rows = []
     for head in range(heads):
         slots = torch.randperm(len(kv.k_pages), generator=generator).to(device)
@@ -210,14 +218,38 @@ class HostedPages:
         return parts
 
     def after_fetch(
-        self, records: torch.Tensor, pages: torch.Tensor, slots: torch.Tensor
+        self,
+        records: torch.Tensor,
+        pages: torch.Tensor,
+        slots: torch.Tensor,
+        *,
+        keys_only: bool = False,
     ) -> torch.Tensor:
         """Bytes of all slots after moves."""
         records = records.clone()
         for head, (row, targets) in enumerate(zip(pages.tolist(), slots.tolist(), strict=True)):
+            parts = self.parts(head)
+            if keys_only:
+                del parts[1]
             for page, slot in zip(row, targets, strict=True):
-                for part in self.parts(head) if page >= 0 and slot >= 0 else ():
+                for part in parts if page >= 0 and slot >= 0 else ():
                     records[slot, part] = self.record(page)[part].to(records.device)
+        return records
+
+    def after_values(
+        self, records: torch.Tensor, quarters: torch.Tensor, slots: torch.Tensor
+    ) -> torch.Tensor:
+        """Bytes of all slots after moves of quarters of values."""
+        records = records.clone()
+        for head, (row, targets) in enumerate(zip(quarters.tolist(), slots.tolist(), strict=True)):
+            values = self.parts(head)[1]
+            size = (values.stop - values.start) // QUARTERS
+            for quarter, slot in zip(row, targets, strict=True):
+                first = values.start + quarter % QUARTERS * size
+                part = slice(first, first + size)
+                if quarter >= 0 and slot >= 0:
+                    record = self.record(quarter // QUARTERS)
+                    records[slot, part] = record[part].to(records.device)
         return records
 
 

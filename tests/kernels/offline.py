@@ -20,10 +20,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from hipcli.kernels.fetch_pages import fetch_pages_, write_pages_
+from hipcli.kernels.fetch_pages import fetch_pages_, fetch_values_, write_pages_
 from hipcli.kernels.merge_partials import merge_partials
 from hipcli.kernels.page_index import new_page_index, update_page_index_
-from hipcli.kernels.plan_fetch import plan_fetch_
+from hipcli.kernels.plan_fetch import plan_fetch_, plan_values_
 from hipcli.kernels.quantise_pages import quantise_pages_
 from hipcli.kernels.rope import rope as apply_rope
 from hipcli.kernels.score_blocks import score_blocks
@@ -34,6 +34,7 @@ from hipcli.kernels.shard_attention import shard_attention
 from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.sparse_prefill import sparse_prefill
 from hipcli.kernels.types import (
+    QUARTERS,
     HostPages,
     PagedKV,
     RopeTables,
@@ -194,20 +195,25 @@ def run_vote(fp8: bool = False, own: bool = False) -> None:
 
 
 def run_fetch_pages(fp8: bool, own: bool) -> None:
-    """Two launches: there and back."""
+    """Four launches: there, keys alone, values alone, and back."""
     _, kv, _, _ = inputs(1, fp8=fp8, own=own)
     host = HostPages(empty(64, dtype=torch.int64), 256)
-    fetch_pages_(kv, host, integers(8, 256), integers(8, 256), backend="triton")
+    pages, slots = integers(8, 256), integers(8, 256)
+    for keys_only in (False, True):
+        fetch_pages_(kv, host, pages, slots, keys_only=keys_only, backend="triton")
+    fetch_values_(kv, host, pages, slots, backend="triton")
     write_pages_(kv, host, integers(128), backend="triton")
 
 
 def run_plan_fetch() -> None:
-    """One launch."""
+    """Three launches."""
     tables = SlotTables(
         integers(8, PAGES), integers(8, 960), integers(8, 960), integers(1), integers(2),
-        empty(2, dtype=torch.int64),
+        empty(3, dtype=torch.int64), empty(8, 960, QUARTERS, dtype=torch.uint8),
     )  # fmt: skip
-    plan_fetch_(tables, integers(8, 256), backend="triton")
+    for keys_only in (True, False):
+        plan_fetch_(tables, integers(8, 256), keys_only=keys_only, backend="triton")
+    plan_values_(tables, integers(8, 128), backend="triton")
 
 
 CASES: dict[str, Callable[[], None]] = {

@@ -68,6 +68,7 @@ def test_no_kernel_is_forgotten(compiled):
         "_fetch",
         "_write",
         "_plan",
+        "_plan_values",
     }
 
 

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from hipcli.kernels.fetch_pages import fetch_pages_, write_pages_
-from hipcli.kernels.types import HostPages, PagedKV
+from hipcli.kernels.fetch_pages import fetch_pages_, fetch_values_, write_pages_
+from hipcli.kernels.types import QUARTERS, HostPages, PagedKV
 
 from .builders import HostedPages, hosted_pages, random_moves
 
@@ -37,6 +37,13 @@ def test_random_moves(backend, shape, dtype, device):
     for count in (5, 1):
         pages, slots = random_moves(world, count, generator)
         before = all_slots(world.kv).clone()
+        expected = world.after_fetch(before, pages, slots, keys_only=True)
+        fetch_pages_(world.kv, world.host, pages, slots, keys_only=True, backend=backend)
+        assert torch.equal(all_slots(world.kv), expected)
+        quarters = torch.where(pages >= 0, pages * QUARTERS + pages % QUARTERS, -1)
+        expected = world.after_values(expected, quarters, slots)
+        fetch_values_(world.kv, world.host, quarters, slots, backend=backend)
+        assert torch.equal(all_slots(world.kv), expected)
         expected = world.after_fetch(before, pages, slots)
         fetch_pages_(world.kv, world.host, pages, slots, backend=backend)
         assert torch.equal(all_slots(world.kv), expected)

@@ -61,6 +61,13 @@ def test_dense_is_no_distance_from_dense(runner: Runner, make) -> None:
     assert found["mass"] is None and found["layers"] == []
 
 
+def test_what_a_kv_dtype_costs_is_the_distance_of_dense(runner: Runner) -> None:
+    exact = report(runner, DenseMethod())["all"]
+    found = report(Runner(tiny_model("llama"), "int8"), DenseMethod())
+    assert found["all"]["perplexity"] != exact["perplexity"]
+    assert 0 < found["all"]["kl"] < 1e-3 and 0 < found["answering"]["kl"] < 1e-3
+
+
 @pytest.mark.parametrize("make", [window, lambda: small_hip(128)])
 def test_distances_equal_the_definition(runner: Runner, make) -> None:
     ids = random_ids(LENGTH)
