@@ -14,6 +14,10 @@ setup(
         *house("engine", "hipcli.engine"),
         *house("kernels", "hipcli.kernels"),
     ],
-    package_data={"hipcli": ["py.typed"], "hipcli.engine.evaluation": ["grammar.txt"]},
+    package_data={
+        "hipcli": ["py.typed"],
+        "hipcli.engine.evaluation": ["grammar.txt"],
+        "hipcli.engine.models": ["calibrations/*.json"],
+    },
     data_files=[("share/man/man1", ["docs/hip.1"])],
 )

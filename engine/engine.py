@@ -296,6 +296,7 @@ class Engine:
             reader=reader,
             head_weights=self._loaded.head_weights(self.heads),
             looks=self.config.looks,
+            look_weights=self._loaded.look_weights(self.heads),
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from hipcli.engine.answering.second_look import LookWeights
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.device import (
     GPU_DENSE_TOKENS,
@@ -119,6 +120,14 @@ class LoadedEngine:
         if heads is None:
             return None
         return torch.tensor(heads.weights, dtype=torch.float32, device=self.runner.device)
+
+    def look_weights(self, heads: HeadWeights | None) -> LookWeights:
+        """What a second look counts, where the model is."""
+        if heads is None or heads.look is None:
+            return LookWeights()
+        rows = [heads.look.words, heads.look.last]
+        attention = torch.tensor(rows, dtype=torch.float32, device=self.runner.device)
+        return LookWeights(heads.look.likelihood, attention)
 
     def plan(self, capacity_tokens: int) -> TierPlan | None:
         """Where the pages of so many tokens lie; None for all where the model is."""

@@ -23,7 +23,7 @@ from hipcli.engine.answering.decoding import generate
 from hipcli.engine.answering.drafting import Drafter, draft_tokens, evidence_texts
 from hipcli.engine.answering.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
 from hipcli.engine.answering.sampler import Sampler
-from hipcli.engine.answering.second_look import SecondLook
+from hipcli.engine.answering.second_look import LookWeights, SecondLook
 from hipcli.engine.answering.vote import Ballot
 from hipcli.engine.answering.word_match import Reader, Spelling, coverage
 from hipcli.engine.events import Evidence, Progress
@@ -44,9 +44,9 @@ MAX_VOTING_TOKENS = 256
 HEAD_CHUNK_TOKENS = 512
 
 # A longer question is not run behind page after page.
-MAX_LOOKING_TOKENS = 64
+MAX_LOOKING_TOKENS = 96
 # Nor are pages looked at again where the best has e ** this times the votes of the next.
-CLEAR_MARGIN = 1.5
+CLEAR_MARGIN = 2.0
 
 # Prompts up to this length are never reread, however short the model was trained.
 MIN_SHORT_TOKENS = 2048
@@ -70,6 +70,7 @@ class Answerer:
         head_weights: what the vote of each head counts, as in `Ballot`.
         passes: makers of the passes that look at `store`.
         looks: how many of the best pages are looked at again; 0 leaves the order to the votes.
+        look_weights: what such a look counts.
 
     Attributes:
         mode: dense, attend, share or reread, once `start` has run.
@@ -92,6 +93,7 @@ class Answerer:
     head_weights: torch.Tensor | None = None
     passes: Passes = field(default_factory=Passes)
     looks: int = 0
+    look_weights: LookWeights = field(default_factory=LookWeights)
     mode: str = ""
     evidence: tuple[Evidence, ...] = ()
     reread_tokens: int = 0
@@ -172,16 +174,28 @@ class Answerer:
         return self._run(ids, asking, before.length)
 
     def _look_again(self, ballot: Ballot, question: torch.Tensor) -> None:
-        """Weigh the best pages by how likely the question is behind each of them."""
+        """Weigh the best pages by what a second look at each of them sees, if it is worth its time.
+
+        What is attended densely needs no pages.
+        """
+        if self.mode == "dense":
+            return
         first, end = ballot.own_words
         pages = ballot.best(*self.request.votable, self.looks)
-        if len(pages) < 2 or end > MAX_LOOKING_TOKENS or ballot.margin(pages) > CLEAR_MARGIN:
+        if (
+            len(pages) < 2
+            or len(question) > MAX_LOOKING_TOKENS
+            or ballot.margin(pages) > CLEAR_MARGIN
+        ):
             return
         began = time.perf_counter()
         look = SecondLook(
             self.runner, self.method, self.store, ballot.context_tokens, self.request.prefix_tokens
         )
-        ballot.look_again(pages, look.likelihoods(pages, question[:end], first))
+        if self.look_weights.attention is None:
+            question = question[:end]
+        seen = look.at(pages, question, (first, end))
+        ballot.look_again(pages, self.look_weights.scores(seen))
         (best,) = ballot.best(*self.request.votable, 1)
         self.look = (
             f"looked again at the {len(pages)} pages with most votes,"

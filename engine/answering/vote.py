@@ -32,8 +32,8 @@ SENTENCE_TOKENS = 12
 # words that lead on from the passages found.
 WORDS_WEIGHT = 5.0
 LEADING_WEIGHT = 60.0
-# And by exp(this * log-likelihood of the question behind a page), where somebody looked again.
-LOOK_WEIGHT = 0.25
+# A second look leaves every page votes above 0.
+LEAST_LOOK = -60.0
 
 
 @dataclass(slots=True)
@@ -131,8 +131,12 @@ class Ballot:
         start, end = self.asked or (0, 0)
         return start - self.own_words[1], end - self.own_words[1]
 
-    def votes(self) -> torch.Tensor:
-        """Votes of the words together, weighed by the words that stand on a page: fp32 [pages]."""
+    def votes(self, *, looked: bool = True) -> torch.Tensor:
+        """Votes of the words together, weighed by the words that stand on a page: fp32 [pages].
+
+        Args:
+            looked: a second look weighs them too, if there was one.
+        """
         if self.word_votes is None:
             raise ValueError("no layer has voted")
         if self.word_weights is None:
@@ -147,7 +151,7 @@ class Ballot:
                 weights = np.exp(weight * np.square(here[: len(votes)]))
                 self._page_weights = torch.from_numpy(weights).to(votes.device)
             votes = votes * self._page_weights
-        if self.look_weights is not None:
+        if self.look_weights is not None and looked:
             votes = votes * self.look_weights
         if len(self.excluded):
             votes[torch.tensor(self._places(self.excluded), device=votes.device)] = 0
@@ -158,16 +162,15 @@ class Ballot:
         first, second = self.votes()[torch.tensor(pages[:2])].clamp(min=1e-30).log().tolist()
         return first - second
 
-    def look_again(self, pages: Sequence[int], likelihoods: Sequence[float]) -> None:
-        """Weigh the votes by a second look at some pages; all others count as the least likely.
+    def look_again(self, pages: Sequence[int], scores: torch.Tensor) -> None:
+        """Weigh the votes by a second look at some pages; all others count as the worst of them.
 
         Args:
             pages: of the store, those with most votes.
-            likelihoods: logarithm of the probability of the question behind each of them.
+            scores: fp32 [pages], what is added to the logarithm of the votes of each of them.
         """
         votes = self.votes()
-        log_p = torch.tensor(likelihoods, device=votes.device)
-        factors = (LOOK_WEIGHT * (log_p - log_p.amax())).exp()
+        factors = (scores - scores.amax()).clamp(min=LEAST_LOOK).exp().to(votes.device)
         self.look_weights = votes.new_full((len(votes),), factors.amin().item())
         self.look_weights[torch.tensor(pages, device=votes.device)] = factors
 
@@ -227,7 +230,7 @@ class Ballot:
 
     def _by_page(self) -> Mapping[int, float]:
         """Votes by page of the context over those of the best one, for those in the store."""
-        shares = [ballot.votes() for ballot in (self, *self.later)]
+        shares = [ballot.votes(looked=False) for ballot in (self, *self.later)]
         found = torch.stack([votes / votes.max().clamp(min=1e-30) for votes in shares]).amax(0)
         pages = range(len(found)) if self.kept_pages is None else self.kept_pages.tolist()
         return dict(zip(pages, found.tolist(), strict=True))
@@ -265,13 +268,17 @@ class Ballot:
         order = self.ranking(first_token, end_token)[:count]
         votes = self._by_page()
         order = [page for page in order if votes[page] > 0]
+        scores = [math.log(votes[page] / votes[order[0]]) for page in order]
+        if self.look_weights is not None:
+            # A look changes the order alone: scores stay votes, and none is above one before it.
+            scores = list(itertools.accumulate(scores, min))
         return tuple(
             Evidence(
                 max(page * PAGE_TOKENS, first_token),
                 min((page + 1) * PAGE_TOKENS, end_token),
-                math.log(votes[page] / votes[order[0]]),
+                score,
             )
-            for page in order
+            for page, score in zip(order, scores, strict=True)
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import torch
 
@@ -14,7 +15,7 @@ from hipcli.engine.forward.runner import Runner
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass
-from hipcli.engine.store.pages import KVStore, num_pages
+from hipcli.engine.store.pages import KVLayout, KVStore, num_pages
 from hipcli.engine.store.tiers import TierPlan
 
 CHUNK = GPU_CHUNK_TOKENS
@@ -27,12 +28,22 @@ def method() -> HipMethod:
     return HipMethod(HipConfig(), dense_floor_tokens=GPU_DENSE_TOKENS)
 
 
-def plan_of(runner: Runner, capacity_tokens: int, device_gib: float) -> TierPlan:
-    """Slots for so many GiB of keys, values and summaries on the device."""
-    layout, pages = runner.layout, num_pages(capacity_tokens)
+def plan_of(
+    layout: KVLayout, capacity_tokens: int, device_gib: float, host_gib: float = 0
+) -> TierPlan:
+    """Slots for so many GiB of keys, values and summaries on the device.
+
+    Args:
+        host_gib: main memory for pages; what it has no room for stays on the device, beside the
+            slots. 0 for as much as there are.
+    """
+    pages = num_pages(capacity_tokens)
     index = layout.num_layers * pages * layout.summary_bytes
     slots = (device_gib * 2**30 - index) // (layout.num_layers * layout.page_bytes)
-    return TierPlan(slots=min(int(slots), pages), capacity_pages=pages)
+    plan = TierPlan(slots=min(int(slots), pages), capacity_pages=pages)
+    slab = layout.num_layers * plan.slab_pages * layout.page_bytes
+    held = int(host_gib * 2**30 // slab) if host_gib else pages
+    return replace(plan, device_slabs=max(0, -(-pages // plan.slab_pages) - held))
 
 
 @torch.inference_mode()
@@ -75,10 +86,10 @@ def attention_ms(
 
 
 def table_bytes(store: KVStore) -> int:
-    """Page tables, owners and stamps on the device."""
+    """Page tables, and what is known of each slot, on the device."""
     layout = store.layout
     tables = sum(kv.page_table.nbytes for kv in store.kv)
-    return tables + 2 * 4 * layout.num_layers * layout.num_kv_heads * store.device_pages
+    return tables + 3 * 4 * layout.num_layers * layout.num_kv_heads * store.device_pages
 
 
 def fill(store: KVStore, tokens: int) -> None:

@@ -6,8 +6,10 @@ Sections, each by itself and in this order:
 * device: a context is read and decoded with everything on the device. The baseline.
 * tiers: the same tokens with a few GiB of keys, values and summaries on the device, the rest in
   pinned memory; hit rates and bytes moved.
-* long: a context that is too long for the device; random keys and values instead of reading. With
-  fewer layers where memory is short, and its figure is scaled and says so.
+* long: a context that is too long for the device; random keys and values instead of reading. What
+  pinned memory has no room for is kept on the device beside the slots, where that has room, and
+  the share is said: those pages do not cross the bus. Else there are fewer layers, and the figure
+  is scaled and says so.
 
 The model has the shape of Llama-3.1-8B and random weights. Attention is timed with the queries of
 real decode steps, one CUDA graph for each layer and kind of step, after the slots were filled with
@@ -31,14 +33,13 @@ from hipcli.engine.answering.decoding import DeviceDecoder
 from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.benchmarks.engine import Report, environment
 from hipcli.engine.benchmarks.engine_gpu import (
-    HEAD_DIM,
-    KV_HEADS,
     event,
     graph_ms,
     keep_layers,
     llama_8b,
 )
 from hipcli.engine.benchmarks.tier_checks import check_tiers
+from hipcli.engine.benchmarks.tier_options import host_gib, parse
 from hipcli.engine.benchmarks.tier_parts import (
     CHUNK,
     attention_ms,
@@ -73,17 +74,23 @@ class Bench:
     report: Report
     runner: Runner
 
-    def tiered(self, capacity_tokens: int, device_gib: float) -> KVStore:
-        """An empty tiered store."""
+    def tiered(self, capacity_tokens: int, device_gib: float, host_gib: float = 0) -> TieredStore:
+        """An empty tiered store, see `plan_of`."""
         runner = self.runner
-        plan = plan_of(runner, capacity_tokens, device_gib)
+        plan = plan_of(runner.layout, capacity_tokens, device_gib, host_gib)
+        print(f"   {plan.describe(runner.layout)}", flush=True)
         self.report.show("tiers: slots a layer", plan.slots, "pages")
+        if plan.device_slabs:
+            share = 100 * plan.device_slabs * plan.slab_pages / plan.capacity_pages
+            self.report.show("tiers: pages that are on the device for good", share, "%")
         store = TieredStore(runner.layout, capacity_tokens, plan, runner.backend, runner.device)
         began = time.perf_counter()
         # Before anything is timed: pinning takes its time, and a reading hides a part of it.
         store._memory.slabs.grow(plan.capacity_pages)
         seconds = time.perf_counter() - began
         self.report.show("tiers: memory taken and pinned, not part of reading", seconds, "s")
+        if store.unpinned:
+            raise RuntimeError(f"main memory could not be pinned: {store.unpinned}")
         return store
 
     def read(self, name: str, store: KVStore, tokens: int) -> None:
@@ -235,16 +242,18 @@ def in_tiers(bench: Bench) -> None:
 
 
 def long_context(bench: Bench) -> None:
-    """A context longer than the device, with the layers whose pages memory has room for."""
+    """A context longer than the device, with the layers whose pages there is room for."""
     tokens, options = bench.options.long, bench.options
     layout = bench.runner.layout
     of_layer = num_pages(tokens + SPARE_TOKENS) * layout.page_bytes
-    layers = min(options.layers, int(options.host_gib * 2**30 // of_layer))
+    room = options.host_gib + options.long_held_gib
+    layers = min(options.layers, int(room * 2**30 // of_layer))
     if layers < layout.num_layers:
         print(f"   memory holds {layers} of {options.layers} layers: the rest is left out")
         bench.runner = keep_layers(bench.runner, layers)
     share = layers / options.layers
-    store = bench.tiered(tokens + SPARE_TOKENS, options.long_device_gib * share)
+    store = bench.tiered(tokens + SPARE_TOKENS, options.long_device_gib * share, options.host_gib)
+    bench.report.show("long: page tables and slots", table_bytes(store) / 1e6, "MB")
     began = time.perf_counter()
     fill(store, tokens)
     torch.cuda.synchronize()
@@ -253,30 +262,15 @@ def long_context(bench: Bench) -> None:
     bench.decode("long", store, scale=1 / share)
 
 
-def parse(words: list[str] | None) -> argparse.Namespace:
-    """Command line."""
-    parser = argparse.ArgumentParser("tiers", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="*", default=None, help="sections to run")
-    parser.add_argument("--limit-s", type=float, default=330.0, help="start nothing after this")
-    parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--context", type=int, default=1 << 20, help="tokens that are read")
-    parser.add_argument("--device-gib", type=float, default=6.0, help="KV of it on the device")
-    parser.add_argument("--long", type=int, default=3 << 20, help="tokens of section long")
-    parser.add_argument("--long-device-gib", type=float, default=24.0, help="of all layers")
-    parser.add_argument("--host-gib", type=float, default=52.0, help="pinned memory of long")
-    return parser.parse_args(words)
-
-
 def main(words: list[str] | None = None) -> int:
     """Check, time, print. Returns the exit code."""
-    options = parse(words)
+    options = parse(words, __doc__ or "")
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to time", file=sys.stderr)
         return 2
     torch.manual_seed(0)
     report = Report(options.only, options.limit_s)
-    of_token = 2 * KV_HEADS * HEAD_DIM * options.layers / 2**30
-    growing = grow_memory(max(options.host_gib, 1.05 * options.context * of_token))
+    growing = grow_memory(host_gib(options))
     report.section("gate", check_tiers)
     if "gate" not in report.errors and options.only != ["gate"]:
         bench = Bench(options, report, Runner(llama_8b(options.layers), "fp8_e4m3"))

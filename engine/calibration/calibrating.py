@@ -7,7 +7,7 @@ from random import Random
 import torch
 
 from hipcli.engine.calibration.collecting import collect
-from hipcli.engine.calibration.fitting import Question, fit, recall_1
+from hipcli.engine.calibration.fitting import Question, fit, fit_look, recall_1, recall_1_looked
 from hipcli.engine.calibration.texts import Lesson, lesson
 from hipcli.engine.device import memory_errors
 from hipcli.engine.engine import Engine
@@ -17,7 +17,7 @@ from hipcli.engine.evaluation.haystacks import HAYSTACKS
 from hipcli.engine.evaluation.placing import Case, Haystack
 from hipcli.engine.events import Event
 from hipcli.engine.models.digest_cache import weights_digest
-from hipcli.engine.models.heads import HeadWeights
+from hipcli.engine.models.heads import HeadWeights, LookRows, Rows
 
 TEXTS = ("prose", "code")
 # Raised when a seed comes to mean other texts.
@@ -98,11 +98,14 @@ def calibrate(
     weights = fit(taught_by)
     layers, heads = loaded.runner.layout.num_layers, loaded.runner.num_heads
     # What is measured is what is stored: rounded.
-    rows = [[round(weight, 6) for weight in row] for row in weights.view(layers, heads).tolist()]
+    rows = _rounded(weights.view(layers, heads))
     stored = torch.tensor(rows).flatten()
+    look = fit_look(taught_by, stored)
+    assert look.attention is not None, "it was fitted"
+    words, last = (_rounded(part) for part in look.attention)
     return HeadWeights(
         weights_digest(engine.folder.path, engine.config.models_dir),
-        tuple(map(tuple, rows)),
+        rows,
         {
             **asdict(plan),
             "lengths": list(plan.lengths),
@@ -116,8 +119,14 @@ def calibrate(
             "held_out": len(measured_with),
             "recall_1_before": recall_1(measured_with, torch.ones_like(stored)),
             "recall_1_after": recall_1(measured_with, stored),
+            "recall_1_looked": recall_1_looked(measured_with, stored, look),
         },
+        LookRows(round(look.likelihood, 6), words, last),
     )
+
+
+def _rounded(rows: torch.Tensor) -> Rows:
+    return tuple(tuple(round(weight, 6) for weight in row) for row in rows.tolist())
 
 
 def _drained(

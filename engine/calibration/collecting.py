@@ -1,11 +1,12 @@
 """How every head votes for every question about a text, which is read once."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from hipcli.engine.answering.answerer import QUESTION_BLOCK_TOKENS
+from hipcli.engine.answering.second_look import SecondLook, Seen
 from hipcli.engine.answering.vote import Ballot, head_votes
 from hipcli.engine.calibration.fitting import Question
 from hipcli.engine.config import CacheConfig
@@ -22,6 +23,8 @@ from hipcli.engine.store.pages import PAGE_TOKENS, KVStore
 
 # Pages that no head and no sum of heads prefers cannot win: only so many are kept of a question.
 MOST_PAGES = 200
+# So many of these are looked at again.
+LOOKS = 12
 
 
 @dataclass(slots=True)
@@ -85,8 +88,25 @@ def collect(
         _ask(loaded, context.store, ids, ballot)
         wanted = sorted(frozenset().union(*asked_pages(case, probe)))
         votes = torch.cat(ballot.by_head).cpu()
-        questions.append(candidates(votes, wanted, placed.prefix_tokens // PAGE_TOKENS, kept_out))
+        question = candidates(votes, wanted, placed.prefix_tokens // PAGE_TOKENS, kept_out)
+        look = SecondLook(
+            loaded.runner, loaded.method, context.store, len(placed.ids), placed.prefix_tokens
+        )
+        questions.append(_looked_at(question, look, torch.tensor(ids), own_words))
     return questions
+
+
+def _looked_at(
+    question: Question, look: SecondLook, ids: torch.Tensor, own_words: tuple[int, int]
+) -> Question:
+    """A question with what a second look sees of the best pages and of one that is right."""
+    most = question.votes.sum(0).topk(min(LOOKS, len(question.pages))).indices
+    right = question.right.nonzero()[:1, 0]
+    looked = torch.cat((most, right)).unique()
+    seen = look.at(question.pages[looked].tolist(), ids, own_words)
+    # Copies outside of inference mode, as of the votes.
+    seen = Seen(seen.likelihoods.cpu().clone(), seen.attention.cpu().clone())
+    return replace(question, looked=looked, seen=seen)
 
 
 def _ask(loaded: LoadedEngine, store: KVStore, ids: list[int], ballot: Ballot) -> None:
@@ -115,4 +135,5 @@ def candidates(
     right = torch.tensor(wanted) - first_page
     kept = torch.cat((most, inside.argmax(1), right)).unique()
     # A copy outside of inference mode, which the fit can be derived through.
-    return Question(inside[:, kept].clone(), torch.isin(kept, right), held_out)
+    right_ones = torch.isin(kept, right)
+    return Question(inside[:, kept].clone(), right_ones, held_out, kept + first_page)

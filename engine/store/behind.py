@@ -36,7 +36,7 @@ class Behind:
         threads: read and write the disk.
 
     Attributes:
-        slabs: in main memory.
+        slabs: in main memory, or on the device beside the slots.
         side: what is sent off the device runs there; None on a CPU.
         checks: checksums of pages on the disk, once there are files of a session.
         bytes_out: sent so far.
@@ -51,7 +51,9 @@ class Behind:
         threads: ThreadPoolExecutor,
     ) -> None:
         self._layout, self._device, self._threads = layout, device, threads
-        self.slabs = Slabs(layout, capacity, plan.slab_pages, plan.absent, device)
+        self.slabs = Slabs(
+            layout, capacity, plan.slab_pages, plan.absent, device, plan.device_slabs
+        )
         first, last = (slab * plan.slab_pages for slab in plan.absent)
         self._on_disk = range(first, min(last, capacity))
         self._disk = DiskPages(layout.page_bytes)

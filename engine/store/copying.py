@@ -80,16 +80,21 @@ class Copier:
         raw = self._buffers[self._turn][:num_bytes]
         return raw.view(rows.dtype).view(rows.shape), memoryview(raw.numpy().data)
 
-    def _pieces(self, rows: torch.Tensor, first: int, last: int) -> list[tuple[int, torch.Tensor]]:
+    def _pieces(
+        self, rows: torch.Tensor, first: int, last: int, at: int
+    ) -> list[tuple[int, torch.Tensor]]:
         row_bytes = rows[0].numel() * rows.element_size()
         step = max(1, self._buffers[0].numel() // row_bytes)
         starts = range(first, last, step)
-        return [(start, rows[start : min(start + step, last)]) for start in starts]
+        return [(start, rows[start - at : min(start + step, last) - at]) for start in starts]
 
-    def read(self, path: Path, rows: torch.Tensor, first: int, last: int, seen: Seen) -> None:
-        """Rows [first, last) of the file become those of the tensor, asynchronously."""
+    def read(
+        self, path: Path, rows: torch.Tensor, first: int, last: int, seen: Seen, at: int = 0
+    ) -> None:
+        """Rows [first, last) of the file become those of the tensor, whose first one is row `at` of
+        the file; asynchronously."""
         with open(path, "rb", buffering=0) as file:
-            for start, piece in self._pieces(rows, first, last):
+            for start, piece in self._pieces(rows, first, last, at):
                 if self._events:
                     self._events[self._turn ^ 1].synchronize()
                 tensor, raw = self._staged(piece)
@@ -103,15 +108,17 @@ class Copier:
                     piece.copy_(tensor, non_blocking=True)
                     self._events[self._turn].record()
 
-    def write(self, path: Path, rows: torch.Tensor, first: int, last: int, seen: Seen) -> None:
-        """Rows [first, last) of the tensor become those of the file.
+    def write(
+        self, path: Path, rows: torch.Tensor, first: int, last: int, seen: Seen, at: int = 0
+    ) -> None:
+        """Rows [first, last) of the file become those of the tensor, whose first one is row `at`.
 
         While one piece is written to the file the next one comes from the device.
         """
         fd = os.open(path, os.O_WRONLY)
         try:
             waiting: _Waiting | None = None
-            for start, piece in self._pieces(rows, first, last):
+            for start, piece in self._pieces(rows, first, last, at):
                 tensor, raw = self._staged(piece)
                 if self._stream is None:
                     tensor.copy_(piece)

@@ -48,8 +48,10 @@ def _of_tiers(store: TieredStore, tokens: int, saved: int) -> Shares:
     layout, plan, pages = store.layout, store.plan, num_pages(tokens)
     first, last = (slab * plan.slab_pages for slab in plan.absent)
     away = max(min(last, pages) - first, 0)
-    # The page that is not full is on the device alone.
-    held = max(tokens // PAGE_TOKENS - away, 0)
+    # The page that is not full is on the device alone, and so are the first ones by some plans.
+    full = tokens // PAGE_TOKENS
+    stay = min(plan.device_slabs * plan.slab_pages, full)
+    held = max(full - stay - away, 0)
     page, summary = (layout.num_layers * x for x in (layout.page_bytes, layout.summary_bytes))
-    device = min(plan.slots, pages) * page + pages * summary
+    device = (min(plan.slots, pages) + stay) * page + pages * summary
     return Shares(device, held * page, saved or away * page)

@@ -1,7 +1,8 @@
 """Records of whole pages in main memory, in slabs that are taken as a context grows.
 
 A slab holds a run of pages of all layers. A GPU reads slabs by itself where their memory is pinned;
-where the system refuses that they stay pageable, and copies go by way of the host.
+where the system refuses that they stay pageable, and copies go by way of the host. Where main
+memory has no room for all and the device has, the first slabs are there, and taken at once.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ class Slabs:
         slab_pages: pages of a slab.
         absent: slabs [first, last) that memory has no room for.
         device: what reads them.
+        on_device: so many of the first slabs are there.
 
     Attributes:
         bases: int64 [layers, slabs] on the device, the address of each layer's part of a slab; 0
@@ -42,6 +44,7 @@ class Slabs:
         slab_pages: int,
         absent: tuple[int, int],
         device: torch.device,
+        on_device: int = 0,
     ) -> None:
         self._layout, self.slab_pages, self._device = layout, slab_pages, device
         count = -(-capacity // slab_pages)
@@ -54,6 +57,9 @@ class Slabs:
         self._pinned: list[int] = []
         self._thread = ThreadPoolExecutor(1, "hip-slabs")
         weakref.finalize(self, _release, self._thread, self._pinned)
+        for index in range(on_device):
+            shape = (layout.num_layers, slab_pages, layout.page_bytes)
+            self._install(index, torch.zeros(shape, dtype=torch.uint8, device=device), True)
 
     def __len__(self) -> int:
         return len(self._slabs)

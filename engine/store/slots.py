@@ -158,7 +158,7 @@ class Slots:
         again = torch.zeros_like(missed)
         if not keys_only:
             again = real & new & (slots >= 0) & (values.gather(1, found) != WHOLE)
-        come = (missed | again).expand(QUARTERS if keys_only else 2 * QUARTERS, -1, -1).sum()
+        come = (missed | again).sum() * (QUARTERS if keys_only else 2 * QUARTERS)
         self.counts.add_(torch.stack(((real & new).sum(), missed.sum(), come)))
         rows.stamps.scatter_(1, found, self._clock.expand_as(found))
         # The longest unwanted slots go first; what is wanted now has the newest stamp.

@@ -6,7 +6,6 @@ has no room for it) once, so what makes way in the slots is simply overwritten.
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 
 from hipcli.engine.store.behind import Behind
@@ -44,7 +43,7 @@ class TieredMemory(DeviceMemory):
         summaries: per layer of all pages, as in `DeviceMemory`.
         slots: which page is where, per KV head.
         behind: all pages that are full.
-        slabs: those of them in main memory.
+        slabs: those of them that are not on the disk alone.
         through: per layer the first page that is on the device alone.
     """
 
@@ -247,11 +246,11 @@ class TieredMemory(DeviceMemory):
         if self._checks is not None:
             self.through = [max(through, last) for through in self.through]
 
-    def _held(self, layer: int, first: int, last: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Runs of pages [first, last) that memory has: the first of each, and their records."""
+    def _held(self, layer: int, first: int, last: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """Runs of pages [first, last) that slabs have: the first of each, and their records."""
         for begin, end in self.slabs.runs(first, last):
             if self.slabs.holds(begin):
-                yield begin, self.slabs.rows(layer, begin, end).numpy()
+                yield begin, self.slabs.rows(layer, begin, end)
 
     def _read(
         self, copier: Copier, layers: range, checks: PageChecks, pages: tuple[int, int]
@@ -260,7 +259,10 @@ class TieredMemory(DeviceMemory):
             page_file, index_file = self._files[layer]
             page_seen, index_seen = per_part(checks.compare_rows, layer)
             for first, rows in self._held(layer, *pages):
-                copier.read_here(page_file, rows, first, page_seen)
+                if rows.is_cpu:
+                    copier.read_here(page_file, rows.numpy(), first, page_seen)
+                else:
+                    copier.read(page_file, rows, first, first + len(rows), page_seen, first)
             copier.read(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
         copier.finish()
 
@@ -272,5 +274,8 @@ class TieredMemory(DeviceMemory):
             page_file, index_file = self._files[layer]
             page_seen, index_seen = per_part(checks.record, layer)
             for first, rows in self._held(layer, *pages):
-                copier.write_here(page_file, rows, first, page_seen)
+                if rows.is_cpu:
+                    copier.write_here(page_file, rows.numpy(), first, page_seen)
+                else:
+                    copier.write(page_file, rows, first, first + len(rows), page_seen, first)
             copier.write(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)

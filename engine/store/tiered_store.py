@@ -185,8 +185,9 @@ class TieredStore(KVStore):
     def empty(self, capacity_tokens: int) -> "TieredStore":
         capacity = num_pages(capacity_tokens)
         # What has no room in memory now has none for a second time.
-        disk_pages = capacity if self.plan.disk_pages else 0
-        plan = replace(self.plan, capacity_pages=capacity, disk_pages=disk_pages)
+        full = self.plan.disk_pages or self.plan.device_slabs
+        disk_pages = capacity if full else 0
+        plan = replace(self.plan, capacity_pages=capacity, disk_pages=disk_pages, device_slabs=0)
         return TieredStore(self.layout, capacity_tokens, plan, self.backend, self.device)
 
     @property

@@ -1,6 +1,6 @@
 """How the keys and values of one context are shared out to device, main memory and disk."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.store.layout import KVLayout, num_pages
@@ -14,6 +14,10 @@ PIECE_PAGES = 256
 PIECES = 2
 
 
+# Slots, in times of the least, that are worth more than keeping pages from the disk.
+ENOUGH_SLOTS = 2
+
+
 @dataclass(frozen=True, slots=True)
 class TierPlan:
     """Where the pages of a context lie.
@@ -25,6 +29,8 @@ class TierPlan:
         disk_pages: of each layer, that lie on the disk alone: whole slabs.
         limit: of main memory, with the folder for a file of them if no session has them.
         least_slots: fewer than these no pass can do with.
+        device_slabs: the first slabs are on the device, beside the slots: for main memory that has
+            no room for all. Unlike what stands in slots they are nowhere else.
     """
 
     slots: int
@@ -33,6 +39,7 @@ class TierPlan:
     disk_pages: int = 0
     limit: HostLimit | None = None
     least_slots: int = 1
+    device_slabs: int = 0
 
     @property
     def absent(self) -> tuple[int, int]:
@@ -46,9 +53,13 @@ class TierPlan:
         """One line for people."""
         page = layout.num_layers * layout.page_bytes
         device = device_bytes(layout, self.capacity_pages, self.slots)
-        memory = (self.capacity_pages - self.disk_pages) * page
+        held = self.device_slabs * self.slab_pages
+        memory = (self.capacity_pages - self.disk_pages - held) * page
+        there = f"{self.slots:,} pages of 64 tokens at once"
+        if held:
+            there += f", and the first {held:,} for good"
         parts = [
-            f"{_gib(device)} on the GPU ({self.slots:,} pages of 64 tokens at once)",
+            f"{_gib(device + held * page)} on the GPU ({there})",
             f"{_gib(memory)} in main memory",
         ]
         if self.disk_pages:
@@ -102,13 +113,16 @@ def device_bytes(layout: KVLayout, capacity_pages: int, slots: int) -> int:
     """Bytes of a device for so many slots, and for summaries and tables of all pages."""
     pages = layout.num_layers * slots * layout.page_bytes
     summaries = layout.num_layers * capacity_pages * layout.summary_bytes
-    # A table of pages, an owner and a stamp of each slot.
-    tables = layout.num_layers * layout.num_kv_heads * 4 * (capacity_pages + 2 * slots)
+    # A table of pages; of each slot an owner, a stamp, and which values it has.
+    tables = layout.num_layers * layout.num_kv_heads * 4 * (capacity_pages + 3 * slots)
     return pages + summaries + tables + PIECES * PIECE_PAGES * layout.page_bytes
 
 
 def plan_tiers(layout: KVLayout, capacity_tokens: int, limits: TierLimits) -> TierPlan | None:
     """The plan for a context: as many pages on the device as it takes, then in main memory.
+
+    What main memory has no room for stays on the device for good where that leaves enough slots,
+    else it lies on the disk, which graphs cannot read.
 
     Returns:
         None where everything fits the device.
@@ -139,9 +153,13 @@ def plan_tiers(layout: KVLayout, capacity_tokens: int, limits: TierLimits) -> Ti
             f" memory beside the GPU, and there is room for {_gib(max(limits.host_bytes, 0))}",
             "raise --host-memory, or use a smaller model",
         )
-    disk_pages = (slabs - held) * slab_pages
-    slots = min(slots, capacity)
-    return TierPlan(slots, capacity, slab_pages, disk_pages, limits.host, limits.least_slots)
+    slots, away = min(slots, capacity), slabs - held
+    plan = TierPlan(slots, capacity, slab_pages, 0, limits.host, limits.least_slots)
+    # A slab takes as much of the device as so many slots.
+    left = slots - away * slab_pages
+    if left >= ENOUGH_SLOTS * limits.least_slots:
+        return replace(plan, slots=left, device_slabs=away)
+    return replace(plan, disk_pages=away * slab_pages)
 
 
 def _halved(layout: KVLayout) -> str:

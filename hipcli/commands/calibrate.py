@@ -15,7 +15,7 @@ from hipcli.terminal.output import show
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=completion.models)]
 Remove = Annotated[
-    bool, typer.Option("--remove", help="Remove the calibration: all heads vote alike again.")
+    bool, typer.Option("--remove", help="Remove heads.json: heads vote as before it was made.")
 ]
 
 _TEXTS = (

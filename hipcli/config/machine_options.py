@@ -47,8 +47,8 @@ MACHINE = (
         "calibrated",
         bool,
         default_of(EngineConfig, "calibrated"),
-        "Let heads vote as `hip models calibrate` weighed them, or all alike; without a "
-        "calibration all vote alike.",
+        "Let heads vote as `hip models calibrate` weighed them, or all alike; smollm2 comes with "
+        "a calibration, without one all vote alike.",
         ("--calibrated/--no-calibrated",),
     ),
     Option(

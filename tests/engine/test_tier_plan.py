@@ -39,7 +39,19 @@ def test_a_million_tokens_on_six_gib() -> None:
     assert "GiB on the GPU" in plan.describe(LAYOUT) and "disk" not in plan.describe(LAYOUT)
 
 
-@pytest.mark.parametrize("host", [1, 16, 40.3, 64])
+def test_the_device_keeps_what_memory_has_no_room_for_if_slots_are_left() -> None:
+    plan, all_slots = (
+        plan_tiers(LAYOUT, MILLION, limits(6, 63)),
+        plan_tiers(LAYOUT, MILLION, limits(6)),
+    )
+    assert plan is not None and all_slots is not None and not plan.disk_pages
+    assert plan.device_slabs > 0
+    assert plan.slots + plan.device_slabs * plan.slab_pages == all_slots.slots
+    assert plan.slots >= 600
+    assert "for good" in plan.describe(LAYOUT)
+
+
+@pytest.mark.parametrize("host", [1, 16, 40.3, 60])
 def test_what_memory_does_not_hold_is_on_the_disk(host: float) -> None:
     plan = plan_tiers(LAYOUT, MILLION, limits(6, host))
     assert plan is not None and plan.disk_pages
@@ -78,7 +90,7 @@ def test_a_limit_on_the_gpu_is_refused_before_the_weights_where_the_least_does_n
         check(1 << 20, "infllm")
     assert "weights" in refused.value.message and "least" not in refused.value.message
     # Less than all of it, more than the least: summaries, and few pages.
-    less = preflight._layout(folder, torch.float32, False).num_bytes(MILLION) * 3 // 4
+    less = preflight._layout(folder, torch.float32, "auto").num_bytes(MILLION) * 3 // 4
     check(less)
     with pytest.raises(DoesNotFitError):
         check(less, "infllm")

@@ -1,8 +1,11 @@
 """A store of three tiers holds what a store on one device holds."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from hipcli.engine.store.copying import Copier
 from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.engine.store.tiered_store import TieredStore
 from hipcli.engine.store.tiers import TierPlan
@@ -34,8 +37,9 @@ def fill(store: KVStore, start: int, end: int, chunk: int = 200) -> None:
         store.length = high
 
 
-def both(layout: KVLayout, slots: int, disk_pages: int = 0) -> tuple[KVStore, TieredStore]:
-    plan = TierPlan(slots, -(-TOKENS // 64), slab_pages=4, disk_pages=disk_pages)
+def both(layout: KVLayout, slots: int) -> tuple[KVStore, TieredStore]:
+    """The first of the slabs on the device where slots are an odd number."""
+    plan = TierPlan(slots, -(-TOKENS // 64), slab_pages=4, device_slabs=slots % 2 * 3)
     tiered = TieredStore(layout, TOKENS, plan)
     return KVStore(layout, TOKENS, "reference"), tiered
 
@@ -229,3 +233,18 @@ def test_the_last_page_of_the_last_slab_is_gone_back_to(layout: KVLayout) -> Non
     # Keys and values; a new token may change the scale of a quantised page, not its tokens.
     for found, right in zip(attended(store, 1, 0, 15)[:2], before[:2], strict=True):
         assert found[:40].equal(right[:40])
+
+
+def test_rows_of_a_slab_on_the_device_have_their_place_in_a_file(tmp_path: Path) -> None:
+    layout, file, told = PLAIN, tmp_path / "pages", []
+    file.write_bytes(bytes(12 * layout.page_bytes))
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(0, 256, (4, layout.page_bytes), generator=generator, dtype=torch.uint8)
+    copier = Copier(layout, torch.device("cpu"))
+    copier.write(file, rows, 8, 11, lambda first, some: told.append((first, len(some))), 7)
+    back = torch.zeros_like(rows)
+    copier.read(file, back, 8, 11, lambda first, some: told.append((first, len(some))), 7)
+    assert torch.equal(back[1:], rows[1:]) and not back[0].any()
+    assert told == [(8, 3), (8, 3)]
+    whole = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8).view(12, -1)
+    assert torch.equal(whole[8:11], rows[1:]) and not whole[:8].any() and not whole[11].any()

@@ -21,7 +21,7 @@ from tests.kernels.builders import (
     make_case,
     make_plan,
     needed_pages,
-    paged_fp8,
+    paged_codes,
     quantised,
     spread,
     without,
@@ -98,9 +98,9 @@ def test_selection(num_tokens, size, stride, fp8):
 def test_quantising():
     case, _ = both_tables(1, True)
     shape, shared = case.kv.k_pages.shape, case.kv.page_table
-    pages = [paged_fp8(*shape, shared, DEVICE)]
+    pages = [paged_codes(*shape, shared, DEVICE)]
     tables = torch.stack([(shared + head) % shape[0] for head in range(8)])
-    pages.append(paged_fp8(*shape, tables, DEVICE))
+    pages.append(paged_codes(*shape, tables, DEVICE))
     done = 0
     for count in (2000, 1, 63, 936):
         new = slice(done, done + count)

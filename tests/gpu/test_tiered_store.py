@@ -149,20 +149,24 @@ def test_a_system_that_pins_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     compare_all(store, tiered, 0, pages)
 
 
-def tiers_of(runner: Runner, disk_pages: int, folder: Path) -> Runner:
+def tiers_of(runner: Runner, disk_pages: int, device_slabs: int, folder: Path) -> Runner:
     def plan(_: object, tokens: int) -> TierPlan | None:
         pages = num_pages(tokens)
-        return TierPlan(18, pages, 2, disk_pages, HostLimit(1 << 30, folder))
+        limit = HostLimit(1 << 30, folder)
+        return TierPlan(18, pages, 2, disk_pages, limit, device_slabs=device_slabs)
 
     runner.tiers = plan
     return runner
 
 
-@pytest.mark.parametrize("disk_pages", [0, 8])
+@pytest.mark.parametrize("disk_pages, device_slabs", [(0, 0), (8, 0), (0, 3)])
 @pytest.mark.parametrize("written_in_tiers", [True, False])
-def test_sessions_serve_both(tmp_path: Path, disk_pages: int, written_in_tiers: bool) -> None:
+def test_sessions_serve_both(
+    tmp_path: Path, disk_pages: int, device_slabs: int, written_in_tiers: bool
+) -> None:
     whole = Runner(wide_model(torch.float32).to("cuda"))
-    tiers = tiers_of(Runner(wide_model(torch.float32).to("cuda")), disk_pages, tmp_path)
+    runner = Runner(wide_model(torch.float32).to("cuda"))
+    tiers = tiers_of(runner, disk_pages, device_slabs, tmp_path)
     writer, reader = (tiers, whole) if written_in_tiers else (whole, tiers)
     ask = request(tmp_path / "cache", length=1500)
     first, _ = read(writer, ask)

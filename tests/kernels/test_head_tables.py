@@ -24,7 +24,7 @@ from .builders import (
     make_case,
     make_plan,
     needed_pages,
-    paged_fp8,
+    paged_codes,
     quantised,
     spread,
     without,
@@ -114,9 +114,9 @@ def test_selection_step(num_tokens, size, backend, fp8, device):
 def test_quantising(backend, device):
     case = make_case(Shape(1, 70), device)
     shape = case.kv.k_pages.shape
-    shared = paged_fp8(*shape, case.kv.page_table, device)
+    shared = paged_codes(*shape, case.kv.page_table, device)
     tables = torch.stack((case.kv.page_table, (case.kv.page_table + 1) % shape[0]))
-    own = paged_fp8(*shape, tables, device)
+    own = paged_codes(*shape, tables, device)
     for done, count in ((40, 40), (70, 30)):
         new = slice(done - count, done)
         length = torch.tensor([done], dtype=torch.int32, device=device)
