@@ -216,6 +216,8 @@ class Engine:
                 count += 1
                 if count == 1:
                     first_at = time.perf_counter()
+                    if checked.answerer.look:
+                        yield Detail(checked.answerer.look)
                 pieces.append(stream.push(token))
                 yield Token(token, pieces[-1])
         except KeyboardInterrupt:
@@ -235,9 +237,8 @@ class Engine:
             "decode_s": ended - first_at,
             "total_s": ended - started,
         }
-        from hipcli.engine.reporting import look_told, result_of, tiers_told
+        from hipcli.engine.reporting import result_of, tiers_told
 
-        yield from look_told(answerer)
         yield from tiers_told(answerer.store)
         told = ("".join(pieces), count)
         yield result_of(request, context, answerer, told, timings)

@@ -1,7 +1,7 @@
 """What the engine says while it works: one generator of these events per request.
 
-Order: any number of `Phase`, `Progress`, `Notice` and `Detail`; then `Token`s, maybe
-`Detail`s; last one `Result`.
+Order: any number of `Phase`, `Progress`, `Notice` and `Detail`; then `Token`s, maybe a
+`Detail`; last one `Result`.
 No event holds a tensor, so any front end can print or serialise them.
 """
 

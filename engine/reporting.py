@@ -13,12 +13,6 @@ from hipcli.engine.store.shares import shares_of
 from hipcli.engine.store.tiered_store import TieredStore
 
 
-def look_told(answerer: Answerer) -> Iterator[Event]:
-    """What a second look at the best pages came to, if there was one."""
-    if answerer.look:
-        yield Detail(answerer.look)
-
-
 def tiers_told(store: KVStore) -> Iterator[Event]:
     """How a store of several tiers fared; nothing of one whose pages are all on the device."""
     if not isinstance(store, TieredStore):

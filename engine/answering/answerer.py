@@ -47,6 +47,9 @@ HEAD_CHUNK_TOKENS = 512
 MAX_LOOKING_TOKENS = 96
 # Nor are pages looked at again where the best has e ** this times the votes of the next.
 CLEAR_MARGIN = 2.0
+# Nor where a page has so much of the question's words, rare ones counting more: then the question
+# is in the text's words, which the votes follow better.
+CLEAR_WORDS = 0.4
 
 # Prompts up to this length are never reread, however short the model was trained.
 MIN_SHORT_TOKENS = 2048
@@ -178,7 +181,7 @@ class Answerer:
 
         What is attended densely needs no pages.
         """
-        if self.mode == "dense":
+        if self.mode == "dense" or ballot.words_found() > CLEAR_WORDS:
             return
         first, end = ballot.own_words
         pages = ballot.best(*self.request.votable, self.looks)

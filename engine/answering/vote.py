@@ -174,6 +174,10 @@ class Ballot:
         self.look_weights = votes.new_full((len(votes),), factors.amin().item())
         self.look_weights[torch.tensor(pages, device=votes.device)] = factors
 
+    def words_found(self) -> float:
+        """The greatest part of the question's words that a page has; 0 where they do not count."""
+        return 0.0 if self.coverage is None else float(self.coverage.max(initial=0))
+
     def best(self, first_token: int, end_token: int, count: int) -> list[int]:
         """The first `count` pages of `order`, as the store counts them."""
         return self._places(self.order(first_token, end_token)[:count])

@@ -137,8 +137,8 @@ class _Int8Chunks:
         # Signed inputs take a path without the processor's instruction, a hundred times as slow.
         # So 128 stands for 0; a change of the first bit adds it.
         unsigned = levels.bitwise_xor_(-128).view(torch.uint8)
-        settings: tuple[object, ...] = (None, 1.0, 0, x.dtype, "none", [], "")
-        out = self._product(unsigned, 1.0, 128, self._weight, self._factors, self._zeros, *settings)
+        weight = (self._weight, self._factors, self._zeros, None)
+        out = self._product(unsigned, 1.0, 128, *weight, 1.0, 0, x.dtype, "none", [], "")
         return out.mul_(steps.to(x.dtype)).unflatten(0, x.shape[:-1])
 
 

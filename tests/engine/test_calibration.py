@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from hipcli.engine.answering import answerer
 from hipcli.engine.answering.second_look import Seen
 from hipcli.engine.answering.vote import Ballot
 from hipcli.engine.calibration import fitting, texts
@@ -22,7 +23,7 @@ from hipcli.engine.config import GenerationConfig
 from hipcli.engine.engine import Engine
 from hipcli.engine.errors import ModelError, UsageError
 from hipcli.engine.evaluation import wordings
-from hipcli.engine.events import Event, Notice, Result
+from hipcli.engine.events import Detail, Event, Notice, Result, Token
 from hipcli.engine.models import heads as heads_module
 from hipcli.engine.models.heads import (
     FILE,
@@ -342,6 +343,15 @@ def test_an_engine_votes_by_the_file(bare: Engine) -> None:
     even = tuple(tuple(1.0 for _ in row) for row in heads.weights)
     write_heads(bare.folder.path, replace(heads, weights=even, look=None))
     assert ask(anew(bare))[0].evidence == plain.evidence
+
+
+def test_a_look_is_told_before_the_answer(bare: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answerer, "CLEAR_MARGIN", float("inf"))
+    _, events = ask(bare)
+    told = [isinstance(event, Detail) and "looked again" in event.message for event in events]
+    tokens = [isinstance(event, Token) for event in events]
+    assert told.count(True) == 1
+    assert told.index(True) < tokens.index(True)
 
 
 def test_every_round_votes_by_the_file(bare: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

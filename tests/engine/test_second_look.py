@@ -86,6 +86,13 @@ def test_a_look_weighs_votes_and_counts_the_others_as_the_least_likely() -> None
     assert scores == pytest.approx([0, 0, np.log(2.5 / 3), np.log(1 / 3)])
 
 
+def test_how_much_of_the_question_a_page_has() -> None:
+    ballot = voted(1.0, 4.0, 3.0)
+    assert ballot.words_found() == 0
+    ballot.coverage = np.array([0.1, 0.5, 0.2], np.float32)
+    assert ballot.words_found() == 0.5
+
+
 def test_of_a_pruned_context_the_best_pages_are_those_of_the_store() -> None:
     ballot = voted(1.0, 4.0, 3.0)
     ballot.kept_pages = np.array([0, 5, 9])
@@ -125,7 +132,7 @@ def test_a_look_changes_the_order_alone(runner: Runner, monkeypatch, mode: str) 
 
 def test_clear_votes_and_long_questions_are_not_looked_at_again(runner: Runner, monkeypatch):
     ask = request(None, cache=CacheConfig(None))
-    for name, value in (("CLEAR_MARGIN", -1.0), ("MAX_LOOKING_TOKENS", 2)):
+    for name, value in (("CLEAR_MARGIN", -1.0), ("MAX_LOOKING_TOKENS", 2), ("CLEAR_WORDS", -1.0)):
         context, _ = read(runner, ask)
         made = dataclasses.replace(answerer_of(runner, context, ask), looks=6)
         with monkeypatch.context() as patch:

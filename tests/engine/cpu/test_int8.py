@@ -10,6 +10,7 @@ from torch.nn.functional import linear
 
 from hipcli.engine.config import CacheConfig, EngineConfig, GenerationConfig
 from hipcli.engine.cpu.linear import (
+    CHUNK_ROWS,
     Int8Linear,
     Int8WeightsLinear,
     PartOfLinear,
@@ -57,6 +58,24 @@ def test_a_token_does_not_depend_on_its_neighbours(form: type) -> None:
     whole = product(x)
     for rows in (x.split(1), x.split(16), x.split(33)):
         torch.testing.assert_close(torch.cat([product(part) for part in rows]), whole)
+
+
+@pytest.mark.skipif(Int8Linear not in FORMS, reason="FBGEMM is not built in")
+def test_a_chunk_agrees_with_its_tokens() -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(96, 128), torch.randn(96)
+    product = Int8Linear(weight.bfloat16(), bias.bfloat16())
+    x = torch.randn(2, CHUNK_ROWS, 128).bfloat16()
+    x[0, 5] *= 1000
+    x[1, 7] = 0
+    expected = linear(x.float(), weight, bias)
+    whole, parts = product(x), product(x.flatten(0, 1)[:9])
+    assert whole.shape == expected.shape and whole.dtype == torch.bfloat16
+    errors = (whole.float() - expected).norm(dim=2) / expected.norm(dim=2)
+    assert errors.max() < 0.025
+    torch.testing.assert_close(whole[1, 7], bias.bfloat16())
+    close = (whole[0, :9] - parts).norm(dim=1) / parts.norm(dim=1)
+    assert close.max() < 0.01
 
 
 def test_rows_of_zeros_stay_zeros() -> None:
