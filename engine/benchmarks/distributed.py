@@ -3,18 +3,22 @@
     hip bench distributed --device cpu -- --ranks 1 2 4 --length 8192
 
 Every number of ranks gets the same text and the same question; the answers must be those of one
-rank. Prints a table and one line of JSON. Processes of one CPU share its cores, so more of them
-are no faster there: it is the bytes that count.
+rank. Prints a table and one line of JSON. Ratios are to the first row, so `--ranks 1 2` says what a
+second rank brings. `--device cuda` wants a GPU for each rank; `peak GB` is then the most that rank
+0's GPU held, weights and all. Processes of one CPU share its cores, so more of them are no faster
+there: it is the bytes that count.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from hipcli.engine.config import EngineConfig, GenerationConfig
 from hipcli.engine.distributed.engine import DistributedEngine
@@ -44,9 +48,11 @@ def measured(config: EngineConfig, ranks: int, length: int, new_tokens: int) -> 
     """One number of ranks: speeds, and the bytes per token as counted and as they must be."""
     if ranks == 1:
         engine = Engine.open(config)
+        _begin_peak(config)
         *_, result = engine.ask(request_of(engine, length, new_tokens))
-        return _row(result, ranks)
+        return _row(result, ranks) | {"peak_bytes": _peak(config)}
     shared = DistributedEngine.over(config, Crew(ranks))
+    _begin_peak(config)
     sent: dict[str, int] = {}
     error: BaseException | None = None
     try:
@@ -68,6 +74,7 @@ def measured(config: EngineConfig, ranks: int, length: int, new_tokens: int) -> 
     # The last token of an answer is never run.
     alike = QUESTION_TOKENS + result.generated_tokens - 1
     return _row(result, ranks) | {
+        "peak_bytes": _peak(config),
         "reading_bytes": (sent["queries"] + sent["partials"]) / length,
         "reading_bytes_computed": shape.reading_bytes,
         "reading_selection_bytes": sent["selection"] / length,
@@ -75,6 +82,32 @@ def measured(config: EngineConfig, ranks: int, length: int, new_tokens: int) -> 
         "answering_bytes_computed": shape.answering_bytes,
         "answering_selection_bytes": (answering["selection"] + answering["votes"]) / alike,
     }
+
+
+def _begin_peak(config: EngineConfig) -> None:
+    """What an earlier row held must not count for the next one."""
+    if config.device != "cpu":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak(config: EngineConfig) -> int | None:
+    """The most bytes of tensors that this process had on its GPU; None on a CPU."""
+    return None if config.device == "cpu" else torch.cuda.max_memory_allocated()
+
+
+def with_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with reading and decoding as many times as fast as in the first one."""
+    first = rows[0]
+    return [
+        row
+        | {
+            "prefill_ratio": row["prefill_tokens_per_s"] / first["prefill_tokens_per_s"],
+            "decode_ratio": first["decode_ms"] / row["decode_ms"],
+        }
+        for row in rows
+    ]
 
 
 def _row(result: Result, ranks: int) -> dict[str, Any]:
@@ -98,9 +131,13 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--new-tokens", type=int, default=16)
     options = parser.parse_args(words)
     config = EngineConfig(options.models_dir, options.model, device=options.device)
-    rows = [measured(config, n, options.length, options.new_tokens) for n in options.ranks]
+    counts = options.ranks
+    rows = with_ratios([measured(config, n, options.length, options.new_tokens) for n in counts])
     wrong = [row["ranks"] for row in rows if not sound(row, rows[0])]
-    print(f"{'ranks':>5} {'read tok/s':>10} {'decode ms':>9}  bytes a token: counted (computed)")
+    print(
+        f"{'ranks':>5} {'read tok/s':>10} {'ratio':>6} {'decode ms':>9} {'ratio':>6} "
+        f"{'peak GB':>7}  bytes a token: counted (computed)"
+    )
     for row in rows:
         told = "none"
         if row["ranks"] > 1:
@@ -109,7 +146,11 @@ def main(words: list[str] | None = None) -> int:
                 f"answering {row['answering_bytes']:,.0f} ({row['answering_bytes_computed']:,})"
             )
         speed, decode_ms = row["prefill_tokens_per_s"], row["decode_ms"]
-        print(f"{row['ranks']:>5} {speed:>10,.0f} {decode_ms:>9.1f}  {told}")
+        peak = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e9:.1f}"
+        print(
+            f"{row['ranks']:>5} {speed:>10,.0f} {row['prefill_ratio']:>6.2f} {decode_ms:>9.1f} "
+            f"{row['decode_ratio']:>6.2f} {peak:>7}  {told}"
+        )
     from hipcli.engine.benchmarks.engine import environment
 
     facts = environment(options.device) | {"length": options.length, "wrong": wrong}

@@ -47,6 +47,7 @@ class Address:
         local_rank: which of its host's GPUs is this rank's.
         stall_s: how long a rank may be silent.
         agent: the store is torchrun's own, in which rank 0 leaves the port of ours.
+        one_gpu: all ranks compute on the same GPU, `local_rank` of the host.
     """
 
     host: str
@@ -56,6 +57,7 @@ class Address:
     local_rank: int = 0
     stall_s: int = STALL_S
     agent: bool = False
+    one_gpu: bool = False
 
 
 class Heart:

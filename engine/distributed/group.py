@@ -129,6 +129,39 @@ class ProcessGroup:
             return False
 
 
+class StagedGroup:
+    """See `Group`; tensors of a GPU over a group of CPUs, by way of the host.
+
+    For ranks that share one GPU, where NCCL refuses to run.
+
+    Args:
+        inner: the group of CPUs.
+        device: where tensors are.
+    """
+
+    def __init__(self, inner: ProcessGroup, device: torch.device) -> None:
+        self.rank, self.size = inner.rank, inner.size
+        self.sent_bytes = inner.sent_bytes
+        self._inner = inner
+        self._device = device
+
+    def exchange(
+        self, parts: Sequence[torch.Tensor], num_bytes: Sequence[int], purpose: str
+    ) -> list[torch.Tensor]:
+        """See `Group.exchange`."""
+        received = self._inner.exchange([part.cpu() for part in parts], num_bytes, purpose)
+        # Moved as one, so that parts begin where they would without the detour.
+        return list(torch.cat(received).to(self._device).split(list(num_bytes)))
+
+    def gather(self, part: torch.Tensor, purpose: str) -> torch.Tensor:
+        """See `Group.gather`."""
+        return self._inner.gather(part.cpu(), purpose).to(self._device)
+
+    def broadcast(self, part: torch.Tensor, purpose: str) -> torch.Tensor:
+        """See `Group.broadcast`."""
+        return self._inner.broadcast(part.cpu(), purpose).to(self._device)
+
+
 def as_bytes(x: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor, uint8 [n]."""
     return x.contiguous().flatten().view(torch.uint8)

@@ -21,7 +21,7 @@ from hipcli.engine.distributed.control import (
     RankLostError,
     connect,
 )
-from hipcli.engine.distributed.group import ProcessGroup
+from hipcli.engine.distributed.group import Group, ProcessGroup, StagedGroup
 from hipcli.engine.distributed.shard import Shard
 from hipcli.engine.errors import HipError, UsageError
 from hipcli.engine.loaded import LoadedEngine
@@ -139,7 +139,7 @@ def join(
                 "give all ranks the same --model, --dtype and --method",
             )
     # A process that waits for a GPU cannot be woken by an error.
-    heart = Heart(address, None if loaded.runner.device.type == "cpu" else end_now)
+    heart = Heart(address, end_now if _over_nccl(address, loaded) else None)
     tensors, commands = _groups(address, loaded, heart)
     shard = Shard(loaded.runner, loaded.method, tensors)
     return Member(address, shard, Commands(commands), heart), loaded
@@ -165,9 +165,12 @@ def _wait(store: Any, name: str, rank: int, alive: Callable[[], None]) -> None:
     raise RankLostError(f"rank {rank} did not come within {START_S} s", "see what it said")
 
 
-def _groups(
-    address: Address, loaded: LoadedEngine, heart: Heart
-) -> tuple[ProcessGroup, ProcessGroup]:
+def _over_nccl(address: Address, loaded: LoadedEngine) -> bool:
+    """False on CPUs, and where ranks share a GPU: NCCL refuses two ranks on one."""
+    return loaded.runner.device.type != "cpu" and not address.one_gpu
+
+
+def _groups(address: Address, loaded: LoadedEngine, heart: Heart) -> tuple[Group, ProcessGroup]:
     """Process groups for tensors where the model is, and for commands."""
     device, cpu = loaded.runner.device, torch.device("cpu")
     limit = timedelta(seconds=OPERATION_S)
@@ -178,7 +181,7 @@ def _groups(
 
     try:
         dist.init_process_group(
-            "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+            "cpu:gloo,cuda:nccl" if _over_nccl(address, loaded) else "gloo",
             store=dist.PrefixStore("group", connect(address)),
             rank=address.rank,
             world_size=address.size,
@@ -187,5 +190,7 @@ def _groups(
         orders = dist.new_group(backend="gloo", timeout=limit)
     except RuntimeError as error:
         raise heart.explain(error) from error
-    tensors = ProcessGroup(dist.group.WORLD, device, check, heart.explain)
+    staged = device.type != "cpu" and address.one_gpu
+    whole = ProcessGroup(dist.group.WORLD, cpu if staged else device, check, heart.explain)
+    tensors = StagedGroup(whole, device) if staged else whole
     return tensors, ProcessGroup(orders, cpu, check, heart.explain)

@@ -33,11 +33,14 @@ class Crew:
         size: how many.
         joined: where to meet ranks that someone else started; None starts them here.
         stall_s: how long a rank may be silent.
+        one_gpu: all ranks started here share a GPU. It holds the weights once a rank and is no
+            faster; tests try the ranks of a GPU so on a host that has one.
     """
 
     size: int = 1
     joined: Address | None = None
     stall_s: int = STALL_S
+    one_gpu: bool = False
     _store: Any = None
     _others: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _said: list[BinaryIO] = field(default_factory=list)
@@ -55,7 +58,7 @@ class Crew:
                 "this machine has no NVIDIA GPU that PyTorch can use",
                 f"--gpus {self.size} --device cpu runs {self.size} processes on its processors",
             )
-        if made.device != "cpu" and self.joined is None:
+        if made.device != "cpu" and self.joined is None and not self.one_gpu:
             import torch
 
             if (there := torch.cuda.device_count()) < self.size:
@@ -76,11 +79,12 @@ class Crew:
         listener.bind((LOOPBACK, 0))
         listener.listen(self.size * 4)
         port = listener.getsockname()[1]
-        address = Address(LOOPBACK, port, 0, self.size, 0, self.stall_s)
+        address = Address(LOOPBACK, port, 0, self.size, 0, self.stall_s, one_gpu=self.one_gpu)
         self._store, address = open_store(address, listener)
         wanted = json.dumps(asdict(config), default=str)
         for rank in range(1, self.size):
-            theirs = json.dumps(asdict(replace(address, rank=rank, local_rank=rank)))
+            local = 0 if self.one_gpu else rank
+            theirs = json.dumps(asdict(replace(address, rank=rank, local_rank=local)))
             self._start_other(theirs, wanted)
         return address
 

@@ -157,9 +157,14 @@ class ShardStore(KVStore):
                     self._compare(part, layer, last)
 
     def save_own(self, start: int, end: int) -> int:
-        """`KVStore.save` of own pages."""
+        """`KVStore.save` of own pages; waits until they are in the files.
+
+        The record of what is done is rank 0's and vouches for the pages of all ranks, so none may
+        still be on its way from a GPU.
+        """
         for low, high in self.placement.runs(start // PAGE_TOKENS * PAGE_TOKENS, end):
             self._memory.save(low // PAGE_TOKENS, num_pages(high))
+        self._memory.flush()
         return end
 
     def flush_own(self) -> None:
