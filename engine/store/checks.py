@@ -7,7 +7,6 @@ like the pages: what a killed process had written of both is there.
 
 import zlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -22,9 +21,6 @@ PARTS = ("keys", "values", "summaries")
 # Rows of one checksum where small rows are compared in runs, and runs worked out together.
 RUN_PAGES = 64
 RUNS = 1024
-
-# From so many pages on several threads share them.
-SHARED_PAGES = 256
 
 
 def table_bytes(num_pages: int, num_layers: int) -> int:
@@ -90,9 +86,6 @@ class PageChecks:
         seed: of the CRC.
         writable: True while the session is built.
 
-    Attributes:
-        threads: that compare many pages together.
-
     Raises:
         DamagedSessionError: the file is missing or has another size.
     """
@@ -107,7 +100,6 @@ class PageChecks:
         except (OSError, ValueError) as error:
             raise DamagedSessionError(f"{path.name} cannot be used: {error}") from None
         self._seed = seed
-        self.threads = 1
         # Pages that this process writes itself need no comparison.
         self._known = np.ones((len(PARTS), num_layers, num_pages), dtype=bool)
         self._unknown = np.zeros((len(PARTS), num_layers), dtype=np.int64)
@@ -172,31 +164,13 @@ class PageChecks:
         if whole and self._runs_match(part, layer, pages, rows, first):
             self._mark(part, layer, pages)
             return
-        damaged = self._first_damaged(pages, self._table[pages, layer, part], rows, first)
-        if damaged is not None:
-            raise DamagedSessionError(
-                f"the {PARTS[part]} of layer {layer}, page {damaged}, are damaged"
-            )
+        sums = self._table[pages, layer, part]
+        for page, expected in zip(pages.tolist(), sums.tolist(), strict=True):
+            if zlib.crc32(rows[page - first], self._seed) != expected:
+                raise DamagedSessionError(
+                    f"the {PARTS[part]} of layer {layer}, page {page}, are damaged"
+                )
         self._mark(part, layer, pages)
-
-    def _first_damaged(
-        self, pages: np.ndarray, sums: np.ndarray, rows: np.ndarray, first: int
-    ) -> int | None:
-        """The first of pages whose checksum is not what `sums` has; `rows` as for `compare`."""
-
-        def look(some: np.ndarray) -> int | None:
-            for page, expected in zip(pages[some].tolist(), sums[some].tolist(), strict=True):
-                if zlib.crc32(rows[page - first], self._seed) != expected:
-                    return int(page)
-            return None
-
-        threads = self.threads if len(pages) >= SHARED_PAGES else 1
-        parts = np.array_split(np.arange(len(pages)), threads)
-        if threads == 1:
-            return look(parts[0])
-        # A checksum of a page, and the page faults on its way, leave Python to the other threads.
-        with ThreadPoolExecutor(threads) as pool:
-            return next((page for page in pool.map(look, parts) if page is not None), None)
 
     def _runs_match(
         self, part: int, layer: int, pages: np.ndarray, rows: np.ndarray, first: int

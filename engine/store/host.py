@@ -72,7 +72,6 @@ class HostMemory:
     ) -> None:
         """Map the files; with `shared` what is written reaches them."""
         self._checks = checks
-        checks.threads = torch.get_num_threads()
         self._filed, self._shared = file_pages, shared
         for (page_file, index_file), (pages, index) in zip(files, self._ranges, strict=True):
             pages.map_file(page_file, file_pages * self._layout.page_bytes, shared=shared)
