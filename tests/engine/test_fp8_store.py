@@ -1,6 +1,5 @@
 """Keys and values in fp8: the engine on the reference kernels, as a GPU runs it."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from hipcli.engine.store.pages import KVLayout
 from tests.engine.test_device_path import after_prompt
-from tests.engine.test_sessions import answer, cold_answer, read, request
+from tests.engine.test_sessions import check_warm_is_cold, read, request
 from tests.engine.tiny import decode_logits, prefill_logits, random_ids, tiny_model
 from tests.gpu.wide import wide_model
 
@@ -87,17 +86,7 @@ def test_tokens_one_by_one_are_those_of_a_chunk(fp8: Runner) -> None:
 @pytest.mark.parametrize("mode", ["attend", "share", "reread"])
 @pytest.mark.parametrize("length", [5, 128, 129, 700])
 def test_warm_equals_cold(fp8: Runner, tmp_path: Path, length: int, mode: str) -> None:
-    ask = request(tmp_path, length=length, answer=mode)
-    expected = cold_answer(fp8, ask)
-    first, _ = read(fp8, ask)
-    assert answer(fp8, first, ask) == expected
-    # Another question in between must not leak into the saved pages.
-    other = dataclasses.replace(ask, question_ids=[20, 21, 22])
-    between, _ = read(fp8, other)
-    answer(fp8, between, other)
-    warm, _ = read(fp8, ask)
-    assert warm.session.reused and warm.cached_tokens == length
-    assert answer(fp8, warm, ask) == expected
+    check_warm_is_cold(fp8, request(tmp_path, length=length, answer=mode))
 
 
 def test_files_hold_pages_and_scales(fp8: Runner, tmp_path: Path) -> None:

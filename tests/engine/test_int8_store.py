@@ -22,7 +22,7 @@ from hipcli.engine.store.pages import KVLayout, KVStore
 from tests.engine.test_fp8_store import SPARSE, relative
 from tests.engine.test_host_memory import answer as answer_within
 from tests.engine.test_session_integrity import ask, flip, notices
-from tests.engine.test_sessions import answer, cold_answer, only_folder, read, request
+from tests.engine.test_sessions import check_warm_is_cold, only_folder, read, request
 from tests.engine.tiny import decode_logits, prefill_logits, random_ids, tiny_model
 
 LENGTH = 420
@@ -95,17 +95,7 @@ def test_a_store_holds_the_same_whoever_wrote_it(int8: Runner) -> None:
 @pytest.mark.parametrize("mode", ["attend", "share", "reread"])
 @pytest.mark.parametrize("length", [5, 129, 700])
 def test_warm_equals_cold(int8: Runner, tmp_path: Path, length: int, mode: str) -> None:
-    asked = request(tmp_path, length=length, answer=mode)
-    expected = cold_answer(int8, asked)
-    first, _ = read(int8, asked)
-    assert answer(int8, first, asked) == expected
-    # Another question in between must not leak into the saved pages.
-    other = dataclasses.replace(asked, question_ids=[20, 21, 22])
-    between, _ = read(int8, other)
-    answer(int8, between, other)
-    warm, _ = read(int8, asked)
-    assert warm.session.reused and warm.cached_tokens == length
-    assert answer(int8, warm, asked) == expected
+    check_warm_is_cold(int8, request(tmp_path, length=length, answer=mode))
 
 
 def test_files_hold_pages_and_scales(int8: Runner, tmp_path: Path) -> None:

@@ -92,6 +92,20 @@ def cold_answer(runner: Runner, ask: AskRequest) -> list[int]:
     return answer(runner, context, plain)
 
 
+def check_warm_is_cold(runner: Runner, asked: AskRequest) -> None:
+    """A saved session answers as a context that was never saved, whatever was asked in between."""
+    expected = cold_answer(runner, asked)
+    first, _ = read(runner, asked)
+    assert answer(runner, first, asked) == expected
+    # Another question in between must not leak into the saved pages.
+    other = dataclasses.replace(asked, question_ids=[20, 21, 22])
+    between, _ = read(runner, other)
+    answer(runner, between, other)
+    warm, _ = read(runner, asked)
+    assert warm.session.reused and warm.cached_tokens == len(asked.context_ids)
+    assert answer(runner, warm, asked) == expected
+
+
 @pytest.mark.parametrize("mode", ["attend", "share", "reread"])
 @pytest.mark.parametrize("length", [5, 64, 127, 128, 129, 256, 900])
 def test_warm_equals_cold(runner: Runner, tmp_path: Path, length: int, mode: str) -> None:
