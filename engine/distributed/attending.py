@@ -58,8 +58,7 @@ class ShardStep:
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store keys and values of this rank's tokens, [T, num_kv_heads, head_dim]."""
         if self.apart:
-            runs = self.store.placement.runs(self.start, self.end)
-            self.store.append_own(layer, runs, k, v)
+            self.store.append_own(layer, self.start, self.end, k, v)
             return
         self.new_keys = k
         self.store.append(layer, self.start, k, v)
@@ -86,7 +85,7 @@ def attend_here(
     store = step.store
     return shard_attention(
         q,
-        store.shard_kv(layer),
+        store.kv[layer],
         plan,
         step.tables.first(plan.local_tokens + q.shape[0]),
         store.seqlen_k(end),

@@ -55,12 +55,13 @@ class ShardReading:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         geometry, size = self.method.geometry, self.method.prefill_block_size_k
         blocks, sink_tokens, local_tokens = None, 0, part.end
+        first = geometry.window_start(part.end - q.shape[0])
         if not part.dense:
-            blocks = self.chooser.for_chunk(layer, q, part.window_starts, step)
+            windows = (first, geometry.window_start(part.end - 1))
+            blocks = self.chooser.for_chunk(layer, q, part.window_starts, windows, step)
             sink_tokens = geometry.sink_tokens
             selected = 0 if blocks is None else blocks.shape[2] * size
             local_tokens = sink_tokens + selected + geometry.window_tokens + PAGE_TOKENS
-        first = geometry.window_start(part.end - q.shape[0])
         step.store.check_attended(layer, blocks, size, sink_tokens, first)
         plan = SparsePlan(
             no_blocks(len(part.window_starts), step) if blocks is None else blocks,

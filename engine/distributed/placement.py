@@ -1,5 +1,6 @@
 """Which rank owns which page of a context."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -92,3 +93,8 @@ def owners_of(name: str, pages: int, ranks: int) -> list[int]:
     if name not in PLACEMENTS:
         raise UsageError(f"unknown placement {name!r}", f"placements: {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name](pages, ranks)
+
+
+def most_pages(name: str, pages: int, ranks: int) -> int:
+    """Pages of the rank that has most of them, placed as `name` says. Raises UsageError."""
+    return max(Counter(owners_of(name, pages, ranks)).values(), default=0)

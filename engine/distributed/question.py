@@ -103,15 +103,14 @@ class ShardQuestion:
             ]
             page_max, here = (torch.cat(x) for x in zip(*results, strict=True))
         lse = torch.logsumexp(step.group.gather(here, VOTES), 0)
-        # -1 is no page.
-        first = -1 if poll.first_page is None else poll.first_page
-        place = (pages == first).nonzero().flatten()
-        if len(place):
+        first = poll.first_page
+        if first is not None and int(store.placement.owners[first]) == store.placement.rank:
             start = first * PAGE_TOKENS + poll.first_token % PAGE_TOKENS
             tokens = range(start, min((first + 1) * PAGE_TOKENS, poll.context_tokens))
-            page_max[:, :, place[0]] = token_scores(
-                layer, q, step, tokens, poll.distance_tokens
-            ).amax(-1)
+            place = len(store.placement.own(0, first))
+            page_max[:, :, place] = token_scores(layer, q, step, tokens, poll.distance_tokens).amax(
+                -1
+            )
         return page_max, lse, pages
 
     def _count(

@@ -6,6 +6,7 @@ that ranks with a GPU each take. NCCL itself runs here with one rank.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -15,9 +16,12 @@ import torch.distributed as dist
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.distributed.engine import DistributedEngine
 from hipcli.engine.distributed.group import ProcessGroup
+from hipcli.engine.distributed.placement import Placement, interleaved
 from hipcli.engine.distributed.starting import Crew
+from hipcli.engine.distributed.store import ShardStore
 from hipcli.engine.engine import Engine
 from hipcli.engine.errors import UsageError
+from hipcli.engine.store.layout import KVLayout
 from tests.engine.distributed.processes import config, request
 from tests.engine.models import toy_models
 
@@ -62,6 +66,34 @@ def test_a_session_of_two_ranks_serves_one(on_gpu, tmp_path):
     read = alone(on_gpu, asked)
     assert read.session.id == written.session.id and read.session.reused
     assert told(read) == told(written) == told(alone(on_gpu, request(None)))
+
+
+def test_ranks_answer_and_save_in_fp8(on_gpu, tmp_path):
+    made = replace(on_gpu, kv_dtype="fp8_e4m3")
+    asked = request(tmp_path / "cache")
+    written = together(made, 2, asked)
+    read = alone(made, asked)
+    assert read.session.id == written.session.id and read.session.reused
+    assert told(read) == told(written) == told(alone(made, request(None)))
+    assert told(together(made, 3, asked)) == told(written)
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8_e4m3"])
+def test_a_rank_takes_memory_for_its_own_pages(kv_dtype):
+    layout = KVLayout(4, 8, 128, torch.bfloat16, kv_dtype)
+    device, tokens = torch.device("cuda:0"), 64 * 1024
+    taken = []
+    for size in (1, 2, 4):
+        before = torch.cuda.memory_allocated(device)
+        placement = Placement.of(interleaved(1024, size), 0, size)
+        store = ShardStore(layout, tokens, "triton", device, placement)
+        k = torch.randn(1000, 8, 128, device=device, dtype=torch.bfloat16)
+        store.append(0, 0, k, k)
+        del k
+        taken.append(torch.cuda.memory_allocated(device) - before)
+        del store
+    assert taken[0] == pytest.approx(layout.num_bytes(tokens), rel=0.01)
+    assert taken[1:] == pytest.approx([taken[0] / 2, taken[0] / 4], rel=0.01)
 
 
 def test_more_gpus_than_there_are_is_refused(on_gpu):
