@@ -29,15 +29,13 @@ class ShardMemory(DeviceMemory):
         super().__init__(layout, slots.count, device)
         self._slots = slots
 
-    def grow(self, more: int) -> None:
-        """So many rows more of every layer, one layer after the other."""
-        layout = self._layout
-        for layer in range(layout.num_layers):
-            records = _longer(self.records[layer], 0, more)
-            self.records[layer] = records
-            self.pages[layer] = contents(records, layout)
-            self.scales[layer] = scales_of(records, layout)
-            self.summaries[layer] = _longer(self.summaries[layer], 1, more)
+    def grow(self, layer: int, more: int) -> None:
+        """So many rows more of a layer."""
+        records = _longer(self.records[layer], 0, more)
+        self.summaries[layer] = _longer(self.summaries[layer], 1, more)
+        self.records[layer] = records
+        self.pages[layer] = contents(records, self._layout)
+        self.scales[layer] = scales_of(records, self._layout)
 
     def _runs(self, first: int, last: int) -> Iterator[tuple[Sequence[int], int]]:
         yield from self._slots.runs(self._slots.placement.own(first, last))

@@ -19,8 +19,8 @@ from hipcli.engine.store.memory import paged_kv
 from hipcli.engine.store.pages import KVStore
 from hipcli.kernels.types import PagedKV, PageIndex
 
-# Ranges of pages whose own ones are kept: those of a step's layers, and of the step before it.
-KEPT_RANGES = 8
+# Ranges of pages of which each rank's are kept: more than the layers of a step ask for.
+KEPT_RANGES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +86,24 @@ class OwnPages(KVStore):
         self._slot_of = self.slots.of.to(self.device)
         table = self._slot_of.int()
         self.kv = [replace(kv, page_table=table) for kv in self._written]
+        self._all_placed = table.clamp(min=0)
         self._own = _Own(0, 0, [], None)
-        self._between: dict[tuple[int, int], torch.Tensor] = {}
+        self._between: dict[tuple[int, int, int], torch.Tensor] = {}
 
     def scored_kv(self, layer: int) -> PagedKV:
         """`kv` with a slot, if a wrong one, for every page; for operators that are told which ones
         to read."""
-        kv = self.kv[layer]
-        return replace(kv, page_table=kv.page_table.clamp(min=0))
+        return replace(self.kv[layer], page_table=self._all_placed)
 
-    def own_between(self, first: int, last: int) -> torch.Tensor:
-        """Own pages of [first, last), int64 ascending on the device; kept for the layers that ask
-        next, which wait for no copy then."""
-        if (first, last) not in self._between:
+    def own_between(self, first: int, last: int, rank: int | None = None) -> torch.Tensor:
+        """Pages of [first, last) that are this rank's or another's, int64 ascending on the device;
+        kept for the layers that ask next, which wait for no copy then."""
+        key = first, last, self.placement.rank if rank is None else rank
+        if key not in self._between:
             if len(self._between) >= KEPT_RANGES:
                 self._between.clear()
-            pages = self.placement.own(first, last).to(self.device)
-            self._between[first, last] = pages
-        return self._between[first, last]
+            self._between[key] = self.placement.own(*key).to(self.device)
+        return self._between[key]
 
     def own_kv(self, layer: int, tokens: int) -> tuple[PagedKV, torch.Tensor, int]:
         """This rank's pages of the first `tokens` as a sequence of their own.
@@ -194,10 +194,14 @@ class OwnPages(KVStore):
         layer_pages = self.slots.count // self.layout.num_layers + 1
         check_kv_fits(self.layout, (more + layer_pages) * PAGE_TOKENS, self.device)
         assert isinstance(self._memory, ShardMemory)
-        self._memory.grow(more)
-        self.slots.grown(more)
-        table = torch.arange(self.slots.count, dtype=torch.int32, device=self.device)
-        for layer, summaries in enumerate(self._memory.summaries):
-            self._written[layer] = paged_kv(self.pages[layer], self.scales[layer], table)
+        table = torch.arange(self.slots.count + more, dtype=torch.int32, device=self.device)
+        for layer in range(self.layout.num_layers):
+            # Nothing may hold on to a layer as it was, or all of them would be there twice.
+            self._memory.grow(layer, more)
+            kv = paged_kv(self.pages[layer], self.scales[layer], table)
+            self._written[layer] = kv
+            self.kv[layer] = replace(kv, page_table=self.kv[layer].page_table)
+            summaries = self._memory.summaries[layer]
             self._index[layer] = PageIndex("bounds", summaries, None, PAGE_TOKENS)
+        self.slots.grown(more)
         self._place()

@@ -5,7 +5,7 @@
 run on all ranks alike.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -112,7 +112,7 @@ class ShardAnswer:
     method: Method
     chooser: Chooser
     given: GivenPages | None = None
-    _kept: dict[int, torch.Tensor] = field(default_factory=dict)
+    _given_blocks: tuple[int, torch.Tensor] | None = None
 
     def attend(self, layer: int, q: torch.Tensor, step: ShardStep) -> torch.Tensor:
         """See `ShardAttention`."""
@@ -122,14 +122,21 @@ class ShardAnswer:
         size = self.method.block_size_k if self.given is None else PAGE_TOKENS
         blocks = None
         if start and self.given is not None:
-            pages = self.given.blocks(start, self.method.geometry.sink_tokens)
             shape = (len(q), step.store.layout.num_kv_heads, -1)
-            blocks = pages.int().expand(shape).contiguous()
+            blocks = self._pages(self.given, start).expand(shape).contiguous()
         elif start:
             blocks = self.chooser.for_token(layer, q, starts, step)
         if blocks is None:
             blocks = no_blocks(len(q), step)
         return attend_alike(layer, q, step, (blocks, starts), self.method, size)
+
+    def _pages(self, given: GivenPages, window_start: int) -> torch.Tensor:
+        """Given pages behind the sinks int32 [n], the same for all layers of a step and for all
+        steps of a page, which wait for no device then."""
+        if self._given_blocks is None or self._given_blocks[0] != window_start:
+            pages = given.blocks(window_start, self.method.geometry.sink_tokens).int()
+            self._given_blocks = window_start, pages
+        return self._given_blocks[1]
 
 
 def window_starts(method: Method, step: ShardStep, device: torch.device) -> torch.Tensor:

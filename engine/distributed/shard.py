@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hipcli.engine.device import is_out_of_memory
+from hipcli.engine.device import is_out_of_memory, memory_errors
 from hipcli.engine.distributed.attending import ShardStep
 from hipcli.engine.distributed.choosing import Chooser
 from hipcli.engine.distributed.group import Group
@@ -115,15 +115,18 @@ class Shard:
         except RuntimeError as raised:
             if not is_out_of_memory(raised):
                 raise
-            raise DoesNotFitError(
-                f"rank {self.group.rank} ran out of memory on {self.runner.device}",
-                "spread the context over more ranks, ask about less text, or use a smaller model",
-            ) from raised
+            raise self._short() from raised
         store = self.stores.get(record.get("store", -1))
         if store is not None and store.trouble is not None:
             error, store.trouble = store.trouble, None
         self._settle(error)
         return result
+
+    def _short(self) -> DoesNotFitError:
+        return DoesNotFitError(
+            f"rank {self.group.rank} ran out of memory on {self.runner.device}",
+            "spread the context over more ranks, ask about less text, or use a smaller model",
+        )
 
     def _settle(self, error: HipError | OSError | None) -> None:
         """Tell all ranks how a command went."""
@@ -146,9 +149,11 @@ class Shard:
     def _open(self, store: int, capacity_tokens: int, owners: list[int]) -> ShardStore:
         placement = Placement.of(owners, self.group.rank, self.group.size)
         runner = self.runner
-        made = self.new_store(
-            store, runner.layout, capacity_tokens, runner.backend, runner.device, placement
-        )
+        # Nobody waits in the middle of this, so all ranks end it together.
+        with memory_errors(self._short):
+            made = self.new_store(
+                store, runner.layout, capacity_tokens, runner.backend, runner.device, placement
+            )
         self.stores[store] = made
         return made
 
@@ -252,7 +257,8 @@ class Shard:
         return self.stores[store].picked_by(self.group, layer, pages, 0)
 
     def _reserve(self, store: int, pages: list[int], to: int) -> None:
-        self.stores[store].reserve_slots(pages, to)
+        with memory_errors(self._short):
+            self.stores[store].reserve_slots(pages, to)
 
     def _move(self, store: int, pages: list[int], to: int) -> None:
         self.stores[store].move(self.group, pages, to)
