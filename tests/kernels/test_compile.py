@@ -66,7 +66,6 @@ def test_no_kernel_is_forgotten(compiled):
         "_quantise",
         "_vote",
         "_fetch",
-        "_write",
         "_plan",
         "_plan_values",
     }
