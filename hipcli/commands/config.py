@@ -163,7 +163,8 @@ def _replace(console: Console, file: Path, text: str, meant: dict[str, Any]) -> 
         raise UsageError(f"{file} has more than keys and values", "change it in an editor")
     try:
         content = text.encode("utf-8")
-        file.parent.mkdir(parents=True, exist_ok=True)
+        if file == options.user_config_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
     except UnicodeEncodeError as error:
         raise UsageError("the value is not valid text", "write it in UTF-8") from error
     except OSError as error:

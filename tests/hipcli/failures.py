@@ -29,7 +29,7 @@ PROGRAM: list[Row] = [
     ("config set", 2, "Missing argument 'KEY'"),
     ("config set seed many", 2, "seed: 'many' is not a whole number"),
     (f"config unset --config {NOWHERE} seed", 2, "there is no seed in"),
-    (f"config set --config {NOWHERE}/x seed 1", 2, "cannot make the folder"),
+    (f"config set --config {NOWHERE}/x seed 1", 2, "cannot write"),
     ("bench", 2, "no command given"),
     ("bench kernel", 2, "Did you mean 'kernels'?"),
     ("bench engine --device tpu", 2, "cpu or cuda"),
