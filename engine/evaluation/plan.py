@@ -107,7 +107,7 @@ class Subject:
     """Who answers: a model with a method, or a baseline.
 
     Args:
-        model: id of the model.
+        model: id of the model, with what tells its weights and their numbers from others.
         method: name of the method or baseline.
         settings: of the method.
         answer: answer mode asked for.
