@@ -94,14 +94,14 @@ class Engine:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Model (id, revision, format, dtype, weights, device, digest of calibrated heads or None),
-        method (name, settings), hard limit; once weights are loaded, with what is used where the
-        settings left it to the machine."""
+        """Model (id, revision, format, dtype of its arithmetic, of weights and of keys and values,
+        device, digest of calibrated heads or None), method (name, settings), hard limit; once
+        weights are loaded, with what is used where the settings left it to the machine."""
         used = self._loaded
         method = used.method.config if used else None
         settings = method or make_config(self.config.method, self.config.method_settings)
         dtype = used.dtype if used else self.config.dtype
-        weights = self.config.weights
+        weights, kv_dtype = self.config.weights, self.config.kv_dtype
         return {
             "model": {
                 "id": self.folder.name,
@@ -109,6 +109,7 @@ class Engine:
                 "format": self.folder.format,
                 "dtype": dtype,
                 "weights": dtype if weights == "auto" else weights,
+                "kv_dtype": dtype if kv_dtype == "auto" else kv_dtype,
                 "device": self._loaded.device if self._loaded else self.config.device,
                 "heads": self.heads.digest if self.heads else None,
             },

@@ -7,6 +7,7 @@ are told the same, so all of them hold the same steps.
 """
 
 import weakref
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +96,7 @@ class HeldSteps:
             self._stream = torch.cuda.Stream(store.device)
         self._serves: tuple[int, ...] = ()
         self._seen: set[str] = set()
-        self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[str, tuple[torch.cuda.CUDAGraph, Counter[str]]] = {}
 
     @staticmethod
     def takes(position: int) -> bool:
@@ -117,7 +118,9 @@ class HeldSteps:
         else:
             if what not in self._graphs:
                 self._graphs[what] = self._capture()
-            self._graphs[what].replay()
+            graph, sent_bytes = self._graphs[what]
+            graph.replay()
+            step.group.sent_bytes.update(sent_bytes)
         store.length = position + 1
         return self._logits.clone() if step.group.rank == 0 else None
 
@@ -144,10 +147,13 @@ class HeldSteps:
         else:
             self._runner.forward(self._ids, step)
 
-    def _capture(self) -> "torch.cuda.CUDAGraph":
+    def _capture(self) -> "tuple[torch.cuda.CUDAGraph, Counter[str]]":
+        """A graph, and the bytes that each replay of it sends, by purpose."""
         # Not by `torch.cuda.graph`, which collects garbage and empties PyTorch's cache: there is a
         # capture for every few tokens.
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        sent_bytes = self._step.group.sent_bytes
+        before = sent_bytes.copy()
         self._stream.wait_stream(here)
         with torch.cuda.stream(self._stream):
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
@@ -156,4 +162,7 @@ class HeldSteps:
             finally:
                 graph.capture_end()
         here.wait_stream(self._stream)
-        return graph
+        # Nothing was sent yet.
+        each = sent_bytes - before
+        sent_bytes.subtract(each)
+        return graph, each

@@ -113,6 +113,14 @@ def test_more_gpus_than_there_are_is_refused(on_gpu):
         DistributedEngine.over(on_gpu, Crew(there + 1))
 
 
+class Counting(ProcessGroup):
+    """Counts what it gathers as if there were another rank."""
+
+    def gather(self, part, purpose):
+        self.sent_bytes[purpose] += part.nbytes
+        return super().gather(part, purpose)
+
+
 @contextmanager
 def one_nccl_rank(folder: Path) -> Iterator[ProcessGroup]:
     device = torch.device("cuda:0")
@@ -122,7 +130,7 @@ def one_nccl_rank(folder: Path) -> Iterator[ProcessGroup]:
         "cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1, timeout=timedelta(seconds=60)
     )
     try:
-        yield ProcessGroup(dist.group.WORLD, device, lambda: None, lambda error: error)
+        yield Counting(dist.group.WORLD, device, lambda: None, lambda error: error)
     finally:
         dist.destroy_process_group()
 
@@ -139,18 +147,22 @@ class Nobody:
         pass
 
 
-def stepped(shard, runner, method, pages, *, holds: bool) -> tuple[torch.Tensor, HeldSteps | None]:
-    """Logits of 90 tokens one by one behind a context, over two borders of pages."""
+def stepped(
+    shard, runner, method, pages, *, holds: bool
+) -> tuple[torch.Tensor, dict[str, int], HeldSteps | None]:
+    """Logits of 90 tokens one by one behind a context, over two borders of pages, and how much was
+    sent."""
     shard.holds_steps = holds
     driven, context = DrivenRunner(runner, Team(shard, Nobody())), 64 * 12 + 7
     store = driven.new_shared_store(context + 200)
     read(driven, method, store, random_ids(context))
     asked = driven_passes(driven.team).answer(method, pages, context // 64)
     told = []
+    shard.group.sent_bytes.clear()
     for token in random_ids(90, seed=3):
         step = StepInput(store, runner.tables, asked, store.length)
         told.append(driven.logits(token.view(1), step))
-    held = shard.held.get(asked.handle)
+    held, sent = shard.held.get(asked.handle), dict(shard.group.sent_bytes)
     if held is not None:
         # Neither run one launch at a time nor replayed does it wait for the device.
         torch.cuda.synchronize()
@@ -160,7 +172,7 @@ def stepped(shard, runner, method, pages, *, holds: bool) -> tuple[torch.Tensor,
             held.run(7, store.length)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return torch.cat(told), held
+    return torch.cat(told), sent, held
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "fp8_e4m3"])
@@ -172,9 +184,10 @@ def test_graphs_hold_the_steps_of_an_answer(tmp_path, kv_dtype, given):
     with one_nccl_rank(tmp_path) as group:
         shard = Shard(runner, method, group)
         assert shard.holds_steps
-        expected, none = stepped(shard, runner, method, pages, holds=False)
-        logits, held = stepped(shard, runner, method, pages, holds=True)
+        expected, sent, none = stepped(shard, runner, method, pages, holds=False)
+        logits, sent_too, held = stepped(shard, runner, method, pages, holds=True)
         assert none is None and held._graphs
+        assert sent["partials"] and sent_too == sent
         torch.testing.assert_close(logits, expected, atol=2e-2, rtol=1e-2)
 
 
