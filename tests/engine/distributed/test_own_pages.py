@@ -170,6 +170,19 @@ def test_what_does_not_fit_one_rank_fits_two(runners, monkeypatch):
     assert told == whole(runner)[0]
 
 
+def test_a_rank_without_memory_is_told_and_the_others_go_on(runners):
+    def full(*arguments):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    shards = []
+    with threads(runners["auto"], tiny_hip(), 2, all_shards=shards) as driven:
+        shards[1].new_store = full
+        with pytest.raises(DoesNotFitError, match="rank 1 ran out of memory"):
+            driven.new_shared_store(CAPACITY)
+        del shards[1].new_store
+        assert driven.new_shared_store(CAPACITY).length == 0
+
+
 def drained(stream):
     while True:
         try:
@@ -227,10 +240,9 @@ def test_a_second_look_sees_pages_of_all_ranks(runners, kv_dtype):
     torch.testing.assert_close(seen.attention, expected.attention, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
-def test_steps_that_only_the_device_places_are_those_of_the_host(runners, kv_dtype):
+def test_steps_that_only_the_device_places_are_those_of_the_host(runners):
     """With a selection of the method's, across the border of a page, and after a page has moved."""
-    runner, method, ids = runners[kv_dtype], tiny_hip(), random_ids(CONTEXT)
+    runner, method, ids = runners["int8"], tiny_hip(), random_ids(CONTEXT)
     found = {}
     for holds in (False, True):
         shards = []
