@@ -77,6 +77,10 @@ class ShardStep:
         heads = self.store.layout.num_kv_heads
         self.append(layer, joined[:, -2 * heads : -heads], joined[:, -heads:])
 
+    def seqlen_k(self) -> torch.Tensor:
+        """int32 [1] on the device, tokens with those of the pass."""
+        return self.store.seqlen_k(self.end)
+
     def end_where_written(self, layer: int) -> None:
         """As `StepInput.end_where_written`."""
         if self.keys_only and layer == self.store.layout.num_layers - 1:
@@ -84,9 +88,9 @@ class ShardStep:
 
 
 def attend_here(
-    layer: int, q: torch.Tensor, step: ShardStep, plan: SparsePlan, end: int
+    layer: int, q: torch.Tensor, step: ShardStep, plan: SparsePlan, seqlen_k: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What queries up to position `end` find on this rank's pages.
+    """What the last queries of `seqlen_k` (int32 [1]) tokens find on this rank's pages.
 
     Returns:
         out [T, num_heads, head_dim] and lse fp32 [T, num_heads].
@@ -97,7 +101,7 @@ def attend_here(
         store.kv[layer],
         plan,
         step.tables.first(plan.local_tokens + q.shape[0]),
-        store.seqlen_k(end),
+        seqlen_k,
         step.softmax_scale,
         backend=store.backend,
     )
@@ -144,7 +148,7 @@ def attend_alike(
     first = geometry.window_start(step.start)
     step.store.check_attended(layer, blocks, block_size_k, geometry.sink_tokens, first)
     planned = token_plan(step, blocks, starts, geometry, block_size_k)
-    out, lse = attend_here(layer, q, step, planned, step.end)
+    out, lse = attend_here(layer, q, step, planned, step.seqlen_k())
     raw = torch.cat((as_bytes(out), as_bytes(lse)))
     parts = step.group.gather(raw, PARTIALS)
     return _merged(list(parts), q)

@@ -19,9 +19,8 @@ from hipcli.engine.store.layout import PAGE_TOKENS
 
 @dataclass(slots=True)
 class _Kept:
-    """What a layer selected last for an answer."""
+    """What a layer selected last for an answer, in tensors that keep their addresses."""
 
-    schedule: Schedule
     pages: torch.Tensor | None = None
     blocks: torch.Tensor | None = None
 
@@ -32,15 +31,28 @@ class Chooser:
 
     Args:
         method: whose settings count.
+
+    Attributes:
+        what: a step of an answer does, see `Schedule.next`; the same for all layers.
     """
 
     method: Method
+    what: str = "keep"
+    _schedule: Schedule | None = None
     _kept: dict[int, _Kept] = field(default_factory=dict)
 
     @property
     def selects(self) -> bool:
         """False for a method without a selection."""
         return self.method.token_blocks > 0
+
+    def begin(self, position: int) -> None:
+        """Before the layers of a step of an answer."""
+        if self.selects:
+            if self._schedule is None:
+                self._schedule = self.method.schedule()
+            window_start = self.method.geometry.window_start(position)
+            self.what = self._schedule.next(position, window_start)
 
     def _scoring(self, step: ShardStep) -> Scoring:
         distance = self.method.config.query_distance_tokens
@@ -71,22 +83,21 @@ class Chooser:
     def for_token(
         self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: ShardStep
     ) -> torch.Tensor | None:
-        """`Method.select_token` of one token; q [1, num_heads, head_dim]."""
+        """`Method.select_token` of one token, see `begin`; q [1, num_heads, head_dim]."""
         if not self.selects:
             return None
-        kept = self._kept.setdefault(layer, _Kept(self.method.schedule()))
-        end = self.method.geometry.window_start(step.start)
-        what = kept.schedule.next(step.start, end)
+        kept, what = self._kept.setdefault(layer, _Kept()), self.what
         scores_of, method = self._scoring(step), self.method
         if what == "pages":
-            between = (method.config.sink_tokens, end)
+            between = (method.config.sink_tokens, method.geometry.window_start(step.start))
             shares, pages = scores_of.page_shares(layer, q, window_starts, between)
             group = q.shape[1] // step.store.layout.num_kv_heads
             best = shares.unflatten(0, (-1, group)).amax(1)
-            kept.pages = scores_of.best(best, pages, method.token_pages)
+            kept.pages = _put(kept.pages, scores_of.best(best, pages, method.token_pages))
         if what != "keep" and kept.pages is not None:
             size, count = method.block_size_k, method.token_blocks
-            kept.blocks = scores_of.best_blocks(layer, q, kept.pages, size, count)
+            chosen = scores_of.best_blocks(layer, q, kept.pages, size, count)
+            kept.blocks = _put(kept.blocks, chosen)
         return kept.blocks
 
     def unvoted(
@@ -115,6 +126,13 @@ class Chooser:
         blocks = scores_of.best_blocks(layer, q, given, size, num_blocks)
         inside = blocks * size < window_starts[:, None, None]
         return blocks.masked_fill(~inside, -1)
+
+
+def _put(kept: torch.Tensor | None, chosen: torch.Tensor) -> torch.Tensor:
+    """What is chosen, where the last choice of its shape was."""
+    if kept is None or kept.shape != chosen.shape:
+        return chosen
+    return kept.copy_(chosen)
 
 
 def scoring(step: ShardStep, distance_tokens: int) -> Scoring:

@@ -262,7 +262,7 @@ class DrivenPass:
         alone: of an answer, the pass of one device, which knows what may run together.
     """
 
-    # Its exchanges are no part of a CUDA graph yet.
+    # Of one device; the shards hold theirs (`steps.py`).
     graphs = False
     alone: AnswerPass
 

@@ -22,10 +22,12 @@ class Group(Protocol):
     Attributes:
         rank, size: of this process, and how many there are.
         sent_bytes: bytes that this rank has sent over the wire, by purpose.
+        in_graphs: a CUDA graph can hold an operation.
     """
 
     rank: int
     size: int
+    in_graphs: bool
     sent_bytes: Counter[str]
 
     def exchange(
@@ -67,6 +69,7 @@ class ProcessGroup:
         failed: Callable[[Exception], Exception],
     ) -> None:
         self.rank, self.size = group.rank(), group.size()
+        self.in_graphs = device.type == "cuda"
         self.sent_bytes: Counter[str] = Counter()
         self._group = group
         self._device = device
@@ -141,6 +144,7 @@ class StagedGroup:
 
     def __init__(self, inner: ProcessGroup, device: torch.device) -> None:
         self.rank, self.size = inner.rank, inner.size
+        self.in_graphs = False
         self.sent_bytes = inner.sent_bytes
         self._inner = inner
         self._device = device

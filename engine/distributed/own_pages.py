@@ -49,6 +49,7 @@ class OwnPages(KVStore):
     Attributes:
         kv: per layer keys and values; the page table has -1 for pages of other ranks.
         slots: where own pages stand.
+        arrangement: a number that changes with what a CUDA graph of a step must know of it.
 
     Raises:
         DoesNotFitError: the device has no room for the own pages.
@@ -68,6 +69,7 @@ class OwnPages(KVStore):
         check_kv_fits(layout, self.slots.count * PAGE_TOKENS, device)
         super().__init__(layout, self.slots.count * PAGE_TOKENS, backend, device)
         self.capacity_tokens = num_pages(capacity_tokens) * PAGE_TOKENS
+        self.arrangement = 0
         self._place()
 
     def _new_memory(self, capacity: int) -> ShardHostMemory | ShardMemory:
@@ -89,6 +91,7 @@ class OwnPages(KVStore):
         self._all_placed = table.clamp(min=0)
         self._own = _Own(0, 0, [], None)
         self._between: dict[tuple[int, int, int], torch.Tensor] = {}
+        self.arrangement += 1
 
     def scored_kv(self, layer: int) -> PagedKV:
         """`kv` with a slot, if a wrong one, for every page; for operators that are told which ones
@@ -102,6 +105,7 @@ class OwnPages(KVStore):
         if key not in self._between:
             if len(self._between) >= KEPT_RANGES:
                 self._between.clear()
+                self.arrangement += 1
             self._between[key] = self.placement.own(*key).to(self.device)
         return self._between[key]
 

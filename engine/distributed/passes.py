@@ -71,7 +71,7 @@ class ShardReading:
             sink_tokens,
             local_tokens,
         )
-        return attend_here(layer, q, step, plan, part.end)
+        return attend_here(layer, q, step, plan, step.store.seqlen_k(part.end))
 
 
 @dataclass(slots=True)
@@ -113,6 +113,11 @@ class ShardAnswer:
     chooser: Chooser
     given: GivenPages | None = None
     _given_blocks: tuple[int, torch.Tensor] | None = None
+
+    def begin(self, position: int) -> None:
+        """Before the layers of a step at `position`: what it selects."""
+        if self.given is None:
+            self.chooser.begin(position)
 
     def attend(self, layer: int, q: torch.Tensor, step: ShardStep) -> torch.Tensor:
         """See `ShardAttention`."""

@@ -24,6 +24,7 @@ from hipcli.engine.distributed.passes import (
 )
 from hipcli.engine.distributed.placement import Placement
 from hipcli.engine.distributed.question import Poll, ShardQuestion
+from hipcli.engine.distributed.steps import HeldSteps
 from hipcli.engine.distributed.store import ShardStore, ShardTail
 from hipcli.engine.distributed.worth import shard_worth
 from hipcli.engine.errors import DamagedSessionError, DoesNotFitError, HipError
@@ -55,6 +56,9 @@ class Shard:
         stores: where stores are kept by their handles.
         words: ranks that tell each other how a command went: on the host, which then waits for no
             device; None for `group`.
+
+    Attributes:
+        holds_steps: single tokens of an answer run as `HeldSteps`.
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class Shard:
         self._words = words
         self.stores: MutableMapping[int, ShardStore] = {} if stores is None else stores
         self.passes: dict[int, ShardAttention] = {}
+        self.held: dict[int, HeldSteps] = {}
+        self.holds_steps = group.in_graphs
         self.tails: dict[int, ShardTail] = {}
         module = runner.model.model.layers[0].self_attn
         self._scale = getattr(module, "scaling", runner.layout.head_dim**-0.5)
@@ -103,7 +109,7 @@ class Shard:
                 others no more.
         """
         for handle in record.pop("dropped", ()):
-            for kept in (self.stores, self.passes, self.tails):
+            for kept in (self.stores, self.passes, self.tails, self.held):
                 kept.pop(handle, None)
         result, error = None, None
         try:
@@ -211,6 +217,12 @@ class Shard:
     ) -> torch.Tensor | None:
         """Tokens that all ranks run alike; rank 0 returns logits."""
         step: Any = self._step(store, start, len(ids), self.passes[attention], False)
+        if isinstance(step.attention, ShardAnswer):
+            step.attention.begin(start)
+            if self.holds_steps and len(ids) == 1 and HeldSteps.takes(start):
+                if attention not in self.held:
+                    self.held[attention] = HeldSteps(self.runner, step)
+                return self.held[attention].run(ids[0], start)
         if self.group.rank == 0:
             return self.runner.logits(torch.tensor(ids), step, keep=keep)
         self.runner.forward(torch.tensor(ids), step)

@@ -16,6 +16,7 @@ from hipcli.engine.distributed.placement import Placement, most_pages
 from hipcli.engine.distributed.slots import OwnSlots
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.forward.runner import Runner
+from hipcli.engine.forward.step import StepInput
 from tests.engine.distributed.test_equality import answer, read
 from tests.engine.distributed.threads import threads
 from tests.engine.test_sessions import IDENTITY, answerer_of, request
@@ -69,25 +70,30 @@ def whole(runner):
 
 
 @pytest.mark.parametrize(
-    "kv_dtype, size, name",
+    "kv_dtype, size, name, holds",
     [
-        ("auto", 2, "interleaved"),
-        ("auto", 3, "empty"),
-        ("int8", 2, "interleaved"),
-        ("fp8_e4m3", 4, "lent"),
+        ("auto", 2, "interleaved", True),
+        ("auto", 3, "empty", False),
+        ("int8", 2, "interleaved", False),
+        ("fp8_e4m3", 4, "lent", True),
     ],
 )
-def test_answers_are_those_of_one_rank(runners, kv_dtype, size, name):
+def test_answers_are_those_of_one_rank(runners, kv_dtype, size, name, holds):
     """Also once pages have moved, the half-filled one that is gone back to included."""
     runner, method, ids = runners[kv_dtype], tiny_hip(), random_ids(CONTEXT)
+    shards = []
     moves = [([0, 3], 1), (list(range(5)), size - 1), ([6], 1), ([6, 0], 0)]
-    with threads(runner, method, size) as driven:
+    with threads(runner, method, size, all_shards=shards) as driven:
+        for shard in shards:
+            # As over NCCL, but for the graphs.
+            shard.holds_steps = holds
         store = driven.new_shared_store(CAPACITY, placed(name, size))
         read(driven, method, store, ids)
         tail, passes = store.tail(), driven_passes(driven.team)
         first = answer(driven, method, store, ids, "attend", moves=moves, passes=passes)
         store.rewind(tail)
         told = first, answer(driven, method, store, ids, "attend", passes=passes)
+        assert all(bool(shard.held) == holds for shard in shards)
     assert told == whole(runner)
 
 
@@ -164,6 +170,19 @@ def test_what_does_not_fit_one_rank_fits_two(runners, monkeypatch):
     assert told == whole(runner)[0]
 
 
+def test_a_rank_without_memory_is_told_and_the_others_go_on(runners):
+    def full(*arguments):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    shards = []
+    with threads(runners["auto"], tiny_hip(), 2, all_shards=shards) as driven:
+        shards[1].new_store = full
+        with pytest.raises(DoesNotFitError, match="rank 1 ran out of memory"):
+            driven.new_shared_store(CAPACITY)
+        del shards[1].new_store
+        assert driven.new_shared_store(CAPACITY).length == 0
+
+
 def drained(stream):
     while True:
         try:
@@ -219,6 +238,29 @@ def test_a_second_look_sees_pages_of_all_ranks(runners, kv_dtype):
         seen = SecondLook(driven, method, store, CONTEXT, 10).at(looked, question, words)
     torch.testing.assert_close(seen.likelihoods, expected.likelihoods, atol=1e-3, rtol=1e-4)
     torch.testing.assert_close(seen.attention, expected.attention, atol=1e-3, rtol=1e-3)
+
+
+def test_steps_that_only_the_device_places_are_those_of_the_host(runners):
+    """With a selection of the method's, across the border of a page, and after a page has moved."""
+    runner, method, ids = runners["int8"], tiny_hip(), random_ids(CONTEXT)
+    found = {}
+    for holds in (False, True):
+        shards = []
+        with threads(runner, method, 2, all_shards=shards) as driven:
+            for shard in shards:
+                shard.holds_steps = holds
+            store = driven.new_shared_store(CAPACITY)
+            read(driven, method, store, ids)
+            asked = driven_passes(driven.team).answer(method)
+            rows = []
+            for count, token in enumerate(random_ids(40, seed=3)):
+                step = StepInput(store, runner.tables, asked, store.length)
+                rows.append(driven.logits(token.view(1), step))
+                if count == 10:
+                    store.move_pages([2, 3], 0)
+            assert store.length == CONTEXT + 40
+            found[holds] = torch.cat(rows)
+    torch.testing.assert_close(found[True], found[False], atol=1e-4, rtol=1e-4)
 
 
 def test_slots_follow_one_another_and_are_used_again():

@@ -211,8 +211,8 @@ def test_bytes_on_the_wire_are_those_of_the_formula(model, tmp_path, size, monke
     """As `hip bench distributed` counts them, for ranks with equal and unequal parts."""
     from hipcli.engine.benchmarks import distributed as bench
 
-    def crew(ranks: int) -> ForkedCrew:
-        return ForkedCrew(ranks, folder=tmp_path)
+    def crew(ranks: int, one_gpu: bool = False) -> ForkedCrew:
+        return ForkedCrew(ranks, one_gpu=one_gpu, folder=tmp_path)
 
     monkeypatch.setattr(bench, "Crew", crew)
     rows = [bench.measured(config(model), n, 64 * 12 + 7, 4) for n in (1, size)]

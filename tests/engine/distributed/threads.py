@@ -17,6 +17,8 @@ from hipcli.engine.distributed.shard import Shard
 class ThreadGroup:
     """A `Group` whose ranks share a list."""
 
+    in_graphs = False
+
     def __init__(self, rank: int, size: int, board: list, barrier: threading.Barrier) -> None:
         self.rank, self.size = rank, size
         self.sent_bytes: Counter[str] = Counter()
