@@ -157,7 +157,7 @@ class Engine:
         from hipcli.engine.reading.preflight import check_memory, short_memory
 
         longest = max(len(request.context_ids) + _spare_tokens(request) for request in requests)
-        check_memory(self.config, self.folder, longest)
+        check_memory(self.config, self.folder, longest, self._held_pages(longest))
         newly = self._loaded is None
         self._load()
         if newly and (short := short_memory(self.config, self._loaded.device)):
@@ -169,7 +169,7 @@ class Engine:
         from hipcli.engine.device import memory_errors
 
         plan = None
-        with memory_errors(lambda: self._loaded.short_of_memory(longest, plan)):
+        with memory_errors(lambda: self._short_of_memory(longest, plan)):
             loaded_at = time.perf_counter()
             for request in requests:
                 self._check_fit(request)
@@ -249,6 +249,14 @@ class Engine:
             from hipcli.engine.loaded import LoadedEngine
 
             self._loaded = LoadedEngine.load(self.config, self.folder, self.tokenizer)
+
+    def _held_pages(self, capacity_tokens: int) -> int | None:
+        """As `check_memory` wants it; here one device has all pages."""
+        return None
+
+    def _short_of_memory(self, capacity_tokens: int, plan: Any) -> DoesNotFitError:
+        """See `LoadedEngine.short_of_memory`."""
+        return self._loaded.short_of_memory(capacity_tokens, plan)
 
     def _check_fit(self, request: AskRequest) -> None:
         if self.config.method != "dense":

@@ -14,6 +14,9 @@ def read_json(path: Path) -> dict[str, Any]:
         ModelError: the file cannot be read, or is not a JSON object.
     """
     try:
+        if path.exists() and not path.is_file():
+            # Nobody may ever write into a pipe.
+            raise OSError("it is no regular file")
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return {}

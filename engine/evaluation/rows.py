@@ -76,7 +76,8 @@ def rows_of(head: Row, case: Case, answers: list[Answer]) -> list[Row]:
         answers: one for each probe of the case.
     """
     rows = []
-    for wording in dict.fromkeys(probe.wording for probe in case.probes):
+    wordings = list(dict.fromkeys(probe.wording for probe in case.probes))
+    for wording in wordings:
         asked = [
             graded(case, probe, answer)
             for probe, answer in zip(case.probes, answers, strict=True)
@@ -86,6 +87,7 @@ def rows_of(head: Row, case: Case, answers: list[Answer]) -> list[Row]:
             {
                 **head,
                 "wording": wording,
+                "wordings": len(wordings),
                 "context_tokens": len(case.placed.ids),
                 **{name: _mean(asked, name) for name in METRICS},
                 "questions": asked,

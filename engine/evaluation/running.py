@@ -37,6 +37,7 @@ from hipcli.engine.evaluation.tasks import TASKS
 from hipcli.engine.events import Event, Result
 from hipcli.engine.methods import accepted, make_config
 from hipcli.engine.methods.configs import PAGE_TOKENS
+from hipcli.engine.models.digest_cache import weights_digest
 from hipcli.engine.request import AskRequest
 
 SCHEMA_VERSION = 1
@@ -77,6 +78,7 @@ class Evaluation:
     out_of_time: bool = False
     _haystacks: dict[tuple[str, int], Haystack] = field(default_factory=dict)
     _engines: dict[str, Engine] = field(default_factory=dict)
+    _named: str = ""
 
     def rows(self, done: set[str]) -> Iterator[list[Row]]:
         """Rows of finished cells, those of one cell at a time.
@@ -113,8 +115,18 @@ class Evaluation:
             for text in self.plan.texts()
             for subject in self._subjects(text)
         }
-        found = [row for row in rows if key_of_row(row) in wanted]
-        return Kept(found, {key_of_row(row) for row in found})
+        cells: dict[str, dict[str, Row]] = {}
+        for row in rows:
+            # Two runs that wrote into one file may have asked the same: the later one counts.
+            if (key := key_of_row(row)) in wanted:
+                cells.setdefault(key, {})[str(row.get("wording", ""))] = row
+        # Of a cell whose writing was cut short some wordings are there; it is asked again.
+        whole = {
+            key: list(found.values())
+            for key, found in cells.items()
+            if all(len(found) >= row.get("wordings", 1) for row in found.values())
+        }
+        return Kept([row for found in whole.values() for row in found], set(whole))
 
     def key(self, text: Text, subject: Subject) -> str:
         """Name of a cell in the results."""
@@ -149,9 +161,7 @@ class Evaluation:
         return self.files
 
     def _subjects(self, text: Text) -> list[Subject]:
-        model, kv_dtype = self.engine.folder.name, self.engine.config.kv_dtype
-        if self.engine.config.weights != "auto":
-            model = f"{model} ({self.engine.config.weights})"
+        model, kv_dtype = self._model(), self.engine.config.kv_dtype
         heads = self.engine.heads.digest if self.engine.heads else ""
         return [
             Subject(
@@ -163,10 +173,23 @@ class Evaluation:
                 keep,
                 1 if method in BASELINES else self.plan.rounds,
                 "" if method in BASELINES else heads,
+                0 if method in BASELINES else self.engine.config.looks,
             )
             for method, answer, keep in self.plan.settings()
             if method != "oracle" or TASKS[text.task].has_needles
         ]
+
+    def _model(self) -> str:
+        """Names the model: two of them with the same name are those that give the same answers."""
+        if not self._named:
+            folder, config = self.engine.folder, self.engine.config
+            parts = [folder.name]
+            if folder.path.parent != config.models_dir:
+                # What is not among hip's own models changes: a folder is trained further.
+                parts.append(f"@{weights_digest(folder.path, config.models_dir)[:8]}")
+            given = [said for said in (config.dtype, config.weights) if said != "auto"]
+            self._named = "".join(parts) + (f" ({', '.join(given)})" if given else "")
+        return self._named
 
     def _settings(self, method: str) -> dict[str, Any]:
         """All settings of a method, as results name them."""

@@ -169,7 +169,7 @@ def _look_of(record: dict[str, Any]) -> LookRows | None:
     shape = len(record["weights"]), len(record["weights"][0])
     for weight in (likelihood, *(x for rows in (words, last) for row in rows for x in row)):
         if type(weight) not in (int, float) or not -1e30 < weight < 1e30:
-            raise ValueError(f"{weight!r} is no weight")
+            raise ValueError(f"{str(weight)[:40]} is no weight")
     if any((len(rows), len(rows[0])) != shape for rows in (words, last)):
         raise ValueError("its weights of a second look have another shape")
     return LookRows(likelihood, words, last)
@@ -192,7 +192,7 @@ def _checked(rows: Any) -> Rows:
     for weight in (weight for row in weights for weight in row):
         # A number that fp32 cannot hold would be infinite there.
         if type(weight) not in (int, float) or not 0 <= weight < 1e30:
-            raise ValueError(f"{weight!r} is no weight")
+            raise ValueError(f"{str(weight)[:40]} is no weight")
     if not any(map(any, weights)):
         raise ValueError("no head counts")
     return weights

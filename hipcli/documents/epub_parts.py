@@ -30,15 +30,17 @@ def parts(data: bytes) -> Iterator[tuple[str, str]]:
         _refuse_locked(book)
         found = next(_elements(book.read("META-INF/container.xml"), "rootfile"))
         package = found.get("full-path", "")
-        root = book.read(package)
+        root, unread = book.read(package), set(book.namelist())
         files = {item.get("id"): item.get("href", "") for item in _elements(root, "item")}
         for reference in _elements(root, "itemref"):
             href = files.get(reference.get("idref"), "")
             name = posixpath.normpath(
                 posixpath.join(posixpath.dirname(package), unquote(href.partition("#")[0]))
             )
-            # A chapter that is not there is like an empty one: the others keep their numbers.
-            yield _chapter(book.read(name)) if name in book.namelist() else ("", "")
+            # A chapter that is not there is like an empty one: the others keep their numbers. So is
+            # one that was there before; a small book could be endless otherwise.
+            yield _chapter(book.read(name)) if name in unread else ("", "")
+            unread.discard(name)
 
 
 def _refuse_locked(book: zipfile.ZipFile) -> None:

@@ -5,6 +5,7 @@ costs nothing.
 """
 
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 # Nothing in these is meant for readers. What is not closed ends with its parent's text at worst.
@@ -18,6 +19,8 @@ _CELLS = {"td", "th"}
 # Deeper lists are indented no more.
 _MAX_INDENT = 8
 _SPACES = re.compile(r"[ \t\r\n\f]+")
+# Tags and comments without an end: each costs a look through all that is left of the page.
+_MAX_UNCLOSED = 10
 
 
 def html_to_text(html: str) -> tuple[str, str]:
@@ -46,6 +49,7 @@ class _Reader(HTMLParser):
         self._in_title = False
         self._preformatted = 0
         self._cells = 0
+        self._unclosed = 0
 
     def text(self) -> str:
         """All lines; never two empty ones in a row."""
@@ -120,6 +124,40 @@ class _Reader(HTMLParser):
             self._line.append(line)
             self._end_line(keep=True)
         self._line.append(rest)
+
+    def unknown_decl(self, data: str) -> None:
+        # XHTML may put its text so; nothing else that begins like it is text.
+        if data.startswith("CDATA["):
+            self.handle_data(data.removeprefix("CDATA["))
+
+    def parse_html_declaration(self, i: int) -> int:
+        if self.rawdata.startswith("<![", i) and not self.rawdata.startswith("<![CDATA[", i):
+            # A browser takes it for a comment; Python's parser knows Word's alone, and fails.
+            return self._closed(self.parse_bogus_comment, i)
+        return self._closed(super().parse_html_declaration, i)
+
+    def parse_starttag(self, i: int) -> int:
+        return self._closed(super().parse_starttag, i)
+
+    def parse_endtag(self, i: int) -> int:
+        return self._closed(super().parse_endtag, i)
+
+    def parse_pi(self, i: int) -> int:
+        return self._closed(super().parse_pi, i)
+
+    def parse_comment(self, i: int, report: bool = True) -> int:
+        return self._closed(super().parse_comment, i)
+
+    def _closed(self, parse: Callable[[int], int], i: int) -> int:
+        """Where the markup at `i` ends; below 0 where it does not, or too many before it did not.
+
+        Nothing is lost by that: what has no end is shown as it stands.
+        """
+        if self._unclosed >= _MAX_UNCLOSED:
+            return -1
+        end = parse(i)
+        self._unclosed += end < 0
+        return end
 
     def _block(self, tag: str) -> None:
         """What begins or ends here begins on a line of its own."""

@@ -20,7 +20,7 @@ from hipcli.engine.methods import METHODS, accepted
 from hipcli.exit_codes import ExitCode
 from hipcli.terminal import formatting, heat_map, heat_picture
 from hipcli.terminal.console import Console
-from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink, open_file, open_sink
+from hipcli.terminal.output import SCHEMA_VERSION, StdoutSink, check_file, open_file, open_sink
 from hipcli.terminal.progress import ProgressView
 from hipcli.version import __version__
 
@@ -60,9 +60,7 @@ class EvalRun:
         console, values = self._console, self._settings.values
         plan = self._plan()
         for name in ("html", "png"):
-            path: Path | None = values[name]
-            if path is not None and not path.resolve().parent.is_dir():
-                raise UsageError(f"cannot write {path}: there is no such folder", f"check --{name}")
+            check_file(values[name], f"--{name}")
         if values["png"] is not None:
             heat_picture.check_library()
         mixed = self._settings.output_format == "jsonl" and console.stdout_is_terminal
@@ -182,7 +180,7 @@ class EvalRun:
         model = engine.description["model"]
         path: Path | None = self._settings.values["html"]
         if path is not None:
-            with open_sink(self._console, path) as sink:
+            with open_sink(self._console, path, "--html") as sink:
                 sink.write(heat_map.page(model, lines, grids))
         picture: Path | None = self._settings.values["png"]
         if picture is not None:

@@ -90,15 +90,9 @@ def open_file(path: Path, flag: str) -> Iterator[FileSink]:
         UsageError, HipError: as `open_sink` does.
     """
     target = path.resolve()
-    # A device or a FIFO is written to; replacing it by a regular file would be vandalism.
-    in_place = target.exists() and not target.is_file()
-    partial = target if in_place else target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        stream = partial.open("wb" if in_place else "xb")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}: {error.strerror}", f"check the path given to {flag}"
-        ) from error
+    in_place = _in_place(target)
+    partial = target if in_place else _beside(target)
+    stream = _opened(partial, path, flag)
     sink = FileSink()
     try:
         with _closing_quietly(stream):
@@ -111,6 +105,47 @@ def open_file(path: Path, flag: str) -> Iterator[FileSink]:
         if not in_place:
             with suppress(OSError):
                 partial.unlink()
+
+
+def check_file(path: Path | None, flag: str) -> None:
+    """Refuse before any work what `open_file` would refuse after it; None and `-` pass.
+
+    Raises:
+        UsageError: as `open_sink` does.
+    """
+    if path is None or str(path) == "-":
+        return
+    target = path.resolve()
+    if target.is_dir():
+        _opened(target, path, flag)
+    elif not _in_place(target):
+        partial = _beside(target)
+        _opened(partial, path, flag).close()
+        partial.unlink()
+
+
+def _in_place(target: Path) -> bool:
+    """A device or a FIFO is written to; replacing it by a regular file would be vandalism."""
+    return target.exists() and not target.is_file()
+
+
+def _beside(target: Path) -> Path:
+    """What is written until it is whole."""
+    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+
+
+def _opened(partial: Path, path: Path, flag: str) -> BinaryIO:
+    """The file to write, which is `partial` of `path`.
+
+    Raises:
+        UsageError: it cannot be opened.
+    """
+    try:
+        return partial.open("wb" if _in_place(partial) else "xb")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}", f"check the path given to {flag}"
+        ) from error
 
 
 @contextmanager

@@ -196,15 +196,18 @@ def test_fidelity(model: str) -> None:
         (("--answer", "guess"), "unknown answer mode 'guess'"),
         (("--tasks", ","), "--tasks names nothing"),
         (("--fidelity", "book.txt", "--method", "bm25"), "none is named"),
-        (("--html", "nowhere/map.html"), "no such folder"),
-        (("--png", "nowhere/map.png"), "no such folder"),
+        (("--html", "nowhere/map.html"), "given to --html"),
+        (("--html", "."), "given to --html"),
+        (("--png", "nowhere/map.png"), "given to --png"),
     ],
 )
 def test_usage_errors(model: str, words: tuple[str, ...], message: str) -> None:
     Path("book.txt").write_text("Some words.\n")
-    outcome = hip_eval(model, *words)
+    outcome = hip_eval(model, "--out", "results.jsonl", *words)
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err
+    # Before anything was asked, and nothing is left behind.
+    assert os.listdir() == ["book.txt"]
 
 
 def test_what_fits_nowhere_is_an_error(model: str) -> None:

@@ -1,6 +1,8 @@
 """Cells: asked once, graded, kept; what shares a reading answers as if it had been asked alone."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +15,13 @@ from hipcli.engine.errors import UsageError
 from hipcli.engine.evaluation.haystacks import files_kind
 from hipcli.engine.evaluation.plan import Plan, key_of_row
 from hipcli.engine.evaluation.results import append_rows, read_rows
-from hipcli.engine.evaluation.running import Evaluation
+from hipcli.engine.evaluation.running import Evaluation, Kept
 from hipcli.engine.evaluation.summary import grids, lines
 from hipcli.engine.events import Phase, Result
 from hipcli.engine.request import AskRequest
 from hipcli.engine.store.pages import KVLayout, KVStore
 from hipcli.prompts.whole_text import TextPrompts
-from tests.engine.evaluation.tiny import tiny_engine
+from tests.engine.evaluation.tiny import sharpen, tiny_engine
 
 SMALL = {
     "sink_tokens": 64,
@@ -78,7 +80,11 @@ def test_every_subject_answers_every_text(engine: Engine, tmp_path: Path) -> Non
     assert len(kept.rows) == len(rows)
     assert list(run.rows(kept.keys)) == []
     assert not evaluation(engine, seed=1).kept(read_rows(out)).rows
-    assert not run.kept([row | {"texts_version": 0} for row in rows]).rows
+    for other in ({"texts_version": 0}, {"looks": 3}):
+        assert not run.kept([row | other for row in rows]).rows
+    # Of an older file, which knew of no second looks, baselines alone are the same cells.
+    older = [{name: value for name, value in row.items() if name != "looks"} for row in rows]
+    assert {row["method"] for row in run.kept(older).rows} == {"bm25", "oracle"}
 
     table = lines(rows)
     assert len(table) == 7 * 3
@@ -198,6 +204,42 @@ def test_half_written_results_are_passed_over(engine: Engine, tmp_path: Path) ->
     append_rows(out, [row])
     assert [json.loads(json.dumps(row)) for _ in range(2)] == read_rows(out)
     assert read_rows(tmp_path / "none.jsonl") == []
+    # Twice the same is one; an answer may hold what Python takes for ends of lines.
+    strange = row | {"questions": [{"answer": "a\u2028b\x85c"}]}
+    append_rows(out, [strange])
+    assert evaluation(engine, methods=("bm25",)).kept(read_rows(out)).rows == [strange]
+
+
+def test_a_cell_of_which_a_wording_is_missing_is_asked_again(
+    engine: Engine, tmp_path: Path
+) -> None:
+    out, run = tmp_path / "results.jsonl", evaluation(engine, tasks=("alike_8",), methods=("bm25",))
+    (rows,) = run.rows(set())
+    assert [row["wording"] for row in rows] == ["", "reworded"]
+    append_rows(out, rows)
+    whole = out.read_bytes()
+    assert len(run.kept(read_rows(out)).rows) == 2
+    out.write_bytes(whole[:-40])
+    assert run.kept(read_rows(out)) == Kept([], set())
+
+
+def test_results_of_other_weights_or_numbers_are_of_other_cells(
+    engine: Engine, tmp_path: Path
+) -> None:
+    config = replace(engine.config, models_dir=tmp_path)
+    path = tmp_path / "a" / "tiny"
+    shutil.copytree(engine.folder.path, path)
+    folder = replace(engine.folder, path=path)
+
+    def known(**changes: str) -> bool:
+        asked = Engine(replace(config, **changes), folder, engine.tokenizer)
+        return bool(evaluation(asked, methods=("bm25",)).kept(rows).rows)
+
+    asked = evaluation(Engine(config, folder, engine.tokenizer), methods=("bm25",))
+    (rows,) = asked.rows(set())
+    assert known() and not known(dtype="float32") and not known(weights="int8")
+    sharpen(folder.path)
+    assert not known()
 
 
 @pytest.mark.parametrize(

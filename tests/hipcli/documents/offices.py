@@ -37,8 +37,7 @@ def epub(extra: Mapping[str, str | bytes] | None = None) -> bytes:
     with zipfile.ZipFile(buffer, "w") as book:
         book.writestr("mimetype", "application/epub+zip")
         book.writestr("META-INF/container.xml", CONTAINER)
-        book.writestr("OEBPS/book.opf", PACKAGE)
-        for name, content in {**CHAPTERS, **(extra or {})}.items():
+        for name, content in {"OEBPS/book.opf": PACKAGE, **CHAPTERS, **(extra or {})}.items():
             book.writestr(name, content)
     return buffer.getvalue()
 

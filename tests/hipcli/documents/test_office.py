@@ -1,6 +1,7 @@
 """HTML, office files and books: what is read of them, and what of hostile ones is said."""
 
 import sys
+from html.parser import HTMLParser
 from importlib import util
 
 import pytest
@@ -76,10 +77,31 @@ def test_html_keeps_structure_and_drops_the_rest() -> None:
         ("<div>" * 5000 + "deep", "deep"),
         ("<", "<"),
         ("a < b and c > d", "a < b and c > d"),
+        ("<p>a<![foo[bar]]>b<![if x]>c<![endif]><![ x]>d", "abcd"),
+        ("<p><![CDATA[a < b]]></p>", "a < b"),
+        ("<p>a<!DOCTYPE", "a<!DOCTYPE"),
     ],
 )
 def test_html_of_all_sorts(html: str, text: str) -> None:
     assert html_to_text(html)[0] == text
+
+
+@pytest.mark.parametrize("piece", ["<a ", "</", "<!--", "<?x", "<!x", '<a b="', "<a x x x x"])
+def test_markup_without_an_end_is_looked_for_few_times(
+    piece: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def counted(self: HTMLParser, i: int, *rest: object) -> int:
+        nonlocal looks
+        looks += 1
+        return -1
+
+    for name in ("starttag", "endtag", "comment", "pi", "html_declaration"):
+        monkeypatch.setattr(HTMLParser, f"parse_{name}", counted)
+    html = f"<{'x' * 9}" + piece * 20_000
+    assert html_to_text(html)[0] == html.strip()
+    assert looks < 50
 
 
 def test_html_says_its_encoding_and_large_pages_are_read_in_a_child() -> None:
@@ -101,6 +123,8 @@ def test_an_epub_has_chapters_in_reading_order() -> None:
     assert (
         document.text == "t\n\n# The Storm\n\nWind & rain.\n## The Calm\n\nA key lay at low tide.\n"
     )
+    again = offices.PACKAGE.replace('<itemref idref="b"/>', '<itemref idref="b"/>' * 3)
+    assert read(offices.epub({"OEBPS/book.opf": again}), "d.epub").text.count("low tide") == 1
     locked = '<e><EncryptionMethod Algorithm="http://www.w3.org/2001/04/xmlenc#aes128-cbc"/></e>'
     assert read(offices.epub({"META-INF/encryption.xml": locked}), "b.epub").code == (
         "office_encrypted"
