@@ -110,7 +110,7 @@ class Engine:
                 "dtype": dtype,
                 "weights": dtype if weights == "auto" else weights,
                 "kv_dtype": dtype if kv_dtype == "auto" else kv_dtype,
-                "device": self._loaded.device if self._loaded else self.config.device,
+                "device": used.device if used else self.config.device,
                 "heads": self.heads.digest if self.heads else None,
             },
             "method": {"name": self.config.method, **asdict(settings)},

@@ -132,44 +132,6 @@ def begin(EARLY: tl.constexpr):
 
 
 @triton.jit
-def rotated_rows(
-    q,
-    q_strides: tl.constexpr,
-    token,
-    token_end,
-    head,
-    cos_row,
-    sin_row,
-    HEAD_DIM: tl.constexpr,
-    D_PAD: tl.constexpr,
-    ROTARY: tl.constexpr,
-    RUN: tl.constexpr,
-):
-    """fp32 [R, D_PAD]: mean of up to RUN queries from `token` [R] on, rotated to one position.
-
-    `token_end` bounds every run; a rotation is linear, so it commutes with the mean.
-    """
-    HALF: tl.constexpr = ROTARY // 2
-    channel = tl.arange(0, D_PAD)
-    rotary = channel < ROTARY
-    partner = tl.where(channel < HALF, channel + HALF, channel - HALF)
-    partner = tl.where(rotary, partner, channel)
-    cos = tl.load(cos_row + channel, mask=rotary, other=1.0).to(tl.float32)
-    sin = tl.load(sin_row + channel, mask=rotary, other=0.0).to(tl.float32)
-    sin = tl.where(channel < HALF, -sin, sin)
-    base = q + head.to(tl.int64) * q_strides[1]
-    total = tl.zeros([token.shape[0], D_PAD], dtype=tl.float32)
-    for step in tl.static_range(RUN):
-        rows = (base + (token + step).to(tl.int64) * q_strides[0])[:, None]
-        mask = (token + step < token_end)[:, None] & (channel < HEAD_DIM)[None, :]
-        own = tl.load(rows + channel[None, :], mask=mask, other=0.0).to(tl.float32)
-        other = tl.load(rows + partner[None, :], mask=mask, other=0.0).to(tl.float32)
-        total += own * cos[None, :] + other * sin[None, :]
-    count = tl.minimum(token_end - token, RUN).to(tl.float32)
-    return total / count[:, None]
-
-
-@triton.jit
 def table_of_head(page_table, head):
     """Pointer to a KV head's first entry in a `head_table`."""
     table, stride = page_table

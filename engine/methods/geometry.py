@@ -29,6 +29,12 @@ class Geometry:
     window_tokens: int
     dense_tokens: int
 
+    @classmethod
+    def covered(cls, sink_tokens: int, window_tokens: int, budget_tokens: int) -> "Geometry":
+        """Dense until a budget no longer covers what lies between sinks and window: one that covers
+        the context is dense attention exactly."""
+        return cls(sink_tokens, window_tokens, sink_tokens + window_tokens + budget_tokens)
+
     def window_start(self, position: int) -> int:
         """First token of the window of the query at `position`; 0 where attention is dense."""
         page_start = position // PAGE_TOKENS * PAGE_TOKENS

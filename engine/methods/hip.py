@@ -66,12 +66,10 @@ class HipMethod(Kernels):
 
     @property
     def geometry(self) -> Geometry:
-        # Dense at least until the budget covers what lies between sinks and window, so that a
-        # budget that covers the context is dense attention exactly.
         config = self.config
-        covered = config.sink_tokens + config.window_tokens + config.prefill_budget_tokens
-        dense = max(config.dense_tokens, covered, self.dense_floor_tokens)
-        return Geometry(config.sink_tokens, config.window_tokens, dense)
+        sizes = config.sink_tokens, config.window_tokens
+        least = Geometry.covered(*sizes, config.prefill_budget_tokens).dense_tokens
+        return Geometry(*sizes, max(config.dense_tokens, least, self.dense_floor_tokens))
 
     @property
     def block_size_k(self) -> int:

@@ -72,8 +72,7 @@ class HipPaperMethod(Kernels):
     @property
     def geometry(self) -> Geometry:
         config = self.config
-        covered = config.sink_tokens + config.window_tokens + config.budget_tokens
-        return Geometry(config.sink_tokens, config.window_tokens, covered)
+        return Geometry.covered(config.sink_tokens, config.window_tokens, config.budget_tokens)
 
     @property
     def block_size_k(self) -> int:

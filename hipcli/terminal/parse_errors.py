@@ -39,7 +39,8 @@ def _unknown(option: str, context: Any, words: Sequence[str], hint: str) -> tupl
         return message, f"a file of that name is written {os.path.join('.', word)}"
     if not option.startswith("--"):
         return message, f"what begins with a dash and is no option goes after --; {hint}"
-    known = [flag for parameter in context.command.get_params(context) for flag in parameter.opts]
+    parameters = context.command.get_params(context)
+    known = [flag for one in parameters for flag in (*one.opts, *one.secondary_opts)]
     close = nearest(option, known)
     return message, f"did you mean {close}? {hint}" if close else hint
 

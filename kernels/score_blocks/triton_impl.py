@@ -13,19 +13,20 @@ import torch
 import triton
 import triton.language as tl
 
-from ..score_pages.triton_impl import launch_options, padded_rows, pooled_columns
 from ..select_blocks.triton_impl import choose, store_blocks
 from ..triton_codes import split_e4m3
 from ..triton_common import (
     begin,
     head_table,
     last_arrival,
+    load_channels,
     load_slots,
     pages_and_scales,
     require_launchable,
     require_supported,
     scale_stride,
 )
+from ..triton_rows import launch_options, padded_rows, pooled_columns
 from ..types import PagedKV, RopeTables
 
 
@@ -69,8 +70,6 @@ def _score_blocks(
     EARLY: tl.constexpr,
 ):
     begin(EARLY)
-    HEAD_DIM: tl.constexpr = POOL[1]
-    D_PAD: tl.constexpr = POOL[2]
     head = tl.program_id(1)
     block = tl.program_id(2)
     slot_of_row = tl.arange(0, ROWS)
@@ -94,7 +93,6 @@ def _score_blocks(
     end = tl.minimum(start + pages_per_program, num_candidates)
     token = tl.arange(0, BLOCK_T)
     small = tl.arange(0, BLOCKS)
-    channel = tl.arange(0, D_PAD)
     keys_of_head = k_pages + head * k_strides[1]
     number = (start * PAGE_SIZE + token) // PAGE_SIZE
     page = tl.load(listed + number, mask=number < end, other=-1)
@@ -102,12 +100,7 @@ def _score_blocks(
     for tile in range(start * PAGE_SIZE, end * PAGE_SIZE, BLOCK_T):
         at = keys_of_head + slot.to(tl.int64) * k_strides[0]
         at += ((tile + token) % PAGE_SIZE) * k_strides[2]
-        if D_PAD != HEAD_DIM:
-            keys = tl.load(
-                at[:, None] + channel[None, :], mask=(channel < HEAD_DIM)[None, :], other=0.0
-            )
-        else:
-            keys = tl.load(at[:, None] + channel[None, :])
+        keys = load_channels(at, None, 0, POOL[1], POOL[2], False)
         scores = tl.dot(keys, columns, input_precision=PRECISION)
         if QUANTISED:
             scores = tl.dot(keys, lower, scores)

@@ -16,17 +16,14 @@ import triton.language as tl
 from ..page_index.triton_impl import summarise_page
 from ..triton_common import (
     begin,
-    dot_precision,
-    early_options,
     has_slot,
     head_table,
-    pad_channels,
     pages_and_scales,
     require_launchable,
     require_supported,
-    rotated_rows,
     scale_stride,
 )
+from ..triton_rows import launch_options, padded_rows, pooled_columns
 from ..types import PagedKV, PageIndex, RopeTables
 
 
@@ -42,38 +39,30 @@ class Tile:
 
 
 @triton.jit
-def pooled_columns(
-    q,
-    q_strides: tl.constexpr,
-    block,
-    slot,
+def _summarise_newest(
+    newest,
     head,
-    num_tokens,
-    table_rows,
-    POOL: tl.constexpr,
+    summaries,
+    scales,
+    num_pages,
+    k_strides: tl.constexpr,
+    K_SCALE_STRIDE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    D_PAD: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    BOUNDS: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
-    """fp32 [R, D_PAD] pooled, rotated rows; row r is number slot[r] of query block block[r].
-
-    POOL = (group, head_dim, padded head_dim, rotary_dim, block_size_q, query_stride). A slot
-    without a query repeats the block's first row: a maximum does not notice.
-    """
-    GROUP: tl.constexpr = POOL[0]
-    BLOCK_SIZE_Q: tl.constexpr = POOL[4]
-    QUERY_STRIDE: tl.constexpr = POOL[5]
-    run = slot // GROUP
-    first = block * BLOCK_SIZE_Q
-    end = tl.minimum(first + BLOCK_SIZE_Q, num_tokens)
-    real = first + run * QUERY_STRIDE < end
-    run = tl.where(real, run, 0)
-    # A block past the last one repeats token 0.
-    first = tl.where(first < num_tokens, first, 0)
-    token = first + run * QUERY_STRIDE
-    token_end = tl.where(block * BLOCK_SIZE_Q < num_tokens, end, 1)
-    query_head = head * GROUP + tl.where(real, slot % GROUP, 0)
-    return rotated_rows(
-        q, q_strides, token, token_end, query_head, table_rows[0], table_rows[1],
-        POOL[1], POOL[2], POOL[3], QUERY_STRIDE,
-    )  # fmt: skip
+    """Summarise the page of the newest token, if it has a slot."""
+    k_pages, k_scales, table, table_stride, seqlen_k = newest
+    page_table = (table, table_stride)
+    total = tl.load(seqlen_k)
+    last = (total - 1) // PAGE_SIZE
+    if has_slot(page_table, head, last, (last >= 0) & (last < num_pages)):
+        summarise_page(
+            last, head, k_pages, page_table, total, summaries, scales, k_scales,
+            num_pages, k_strides, K_SCALE_STRIDE, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS, SCALED,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -111,17 +100,10 @@ def _score_pages(
     if HAS_NEWEST:  # noqa: SIM102 (this one is decided when the kernel is compiled)
         # The last program of a head scores nothing: it summarises the page of the newest token.
         if tl.program_id(1) == tl.num_programs(1) - 1:
-            k_pages, k_scales, table, table_stride, seqlen_k = newest
-            page_table = (table, table_stride)
-            total = tl.load(seqlen_k)
-            last = (total - 1) // PAGE_SIZE
-            wanted = (last >= 0) & (last < num_pages)
-            if has_slot(page_table, head, last, wanted):
-                summarise_page(
-                    last, head, k_pages, page_table, total, summaries, scales, k_scales,
-                    num_pages, k_strides, K_SCALE_STRIDE, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS,
-                    SCALED,
-                )  # fmt: skip
+            _summarise_newest(
+                newest, head, summaries, scales, num_pages,
+                k_strides, K_SCALE_STRIDE, HEAD_DIM, D_PAD, PAGE_SIZE, BOUNDS, SCALED,
+            )  # fmt: skip
             return
     column = tl.arange(0, Q_BLOCKS * ROWS)
     block = tl.program_id(0) * Q_BLOCKS + tl.arange(0, Q_BLOCKS)
@@ -183,37 +165,6 @@ def _score_pages(
 
 # Averaged queries of a block, times the heads of a group, that a multiprocessor has room for.
 MAX_ROWS = 256
-
-
-def padded_rows(q: torch.Tensor, heads: int, block_size_q: int, query_stride: int) -> int:
-    """ROWS of a query block: its averaged queries times the heads of a group."""
-    return pad_channels(triton.cdiv(block_size_q, query_stride) * (q.shape[1] // heads))
-
-
-def launch_options(
-    q: torch.Tensor,
-    heads: int,
-    rope: RopeTables,
-    queries: tuple[int, int],
-    warps_and_stages: tuple[int, int],
-    early: bool,
-) -> dict[str, object]:
-    """What kernels that begin with `pooled_columns` take by name.
-
-    `queries` are block_size_q and query_stride; `early` as in `triton_common.begin`.
-    """
-    group, head_dim = q.shape[1] // heads, q.shape[2]
-    pool = (group, head_dim, triton.next_power_of_2(head_dim), rope.cos.shape[1], *queries)
-    return {
-        "q_strides": q.stride(),
-        "POOL": pool,
-        "ROWS": padded_rows(q, heads, *queries),
-        "PRECISION": dot_precision(q.dtype),
-        "EARLY": early,
-        "num_warps": warps_and_stages[0],
-        "num_stages": warps_and_stages[1],
-        **early_options(early),
-    }
 
 
 def default_tile(rows: int, num_blocks: int, heads: int, num_pages: int) -> Tile:

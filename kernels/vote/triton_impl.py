@@ -24,10 +24,10 @@ from ..triton_common import (
     pages_and_scales,
     require_launchable,
     require_supported,
-    rotated_rows,
     scale_stride,
     shared_bytes,
 )
+from ..triton_rows import rotated_rows
 from ..types import PagedKV, RopeTables
 
 

@@ -113,6 +113,7 @@ OPTIONS: list[Row] = [
         ("--bogus", 2, "--bogus"),
         ("--methd hip", 2, "did you mean --method?"),
         ("--max-tokens 9", 2, "did you mean --max-new-tokens?"),
+        ("--no-gitignor", 2, "did you mean --no-gitignore?"),
         ("--model", 2, "--model needs a value"),
         ("--model ''", 2, "--model is empty"),
         ("--model nosuch", 1, "nosuch"),

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ import filelock
 
 from hipcli.engine.errors import ModelError
 from hipcli.engine.models.folders import ModelFolder, read_manifest, write_manifest
-from hipcli.engine.module_command import SAFE_PATH
+from hipcli.engine.module_command import SAFE_PATH, listened_to
 
 # (phase, done_bytes, total_bytes); phases: wait, download, check, convert.
 Progress = Callable[[str, int, int], None]
@@ -152,15 +151,7 @@ def convert(source: Path, target: Path, progress: Progress) -> None:
     total = source.stat().st_size
     progress("convert", 0, total)
     command = [sys.executable, "-c", _CHILD, str(source.resolve()), str(target)]
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-    )
+    child = listened_to(command)
     failure: dict[str, str] = {}
     last = ""
     try:

@@ -6,7 +6,7 @@ prompt and its answer. The managers are those of a real pool; only the engines a
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hipcli.engine.pool.errands import Send
 from hipcli.engine.pool.gmanager import GManager
@@ -15,6 +15,7 @@ from hipcli.engine.pool.performance import PerformanceModel
 from hipcli.engine.pool.rmanager import RManager
 from hipcli.engine.pool.scheduler import Scheduler, SchedulerConfig
 from hipcli.engine.pool.simulation.hardware import Machine, ModelShape
+from hipcli.engine.pool.simulation.instance import Instance, Running, Share
 from hipcli.engine.pool.simulation.traces import Job
 
 _SLICE_S = 0.25
@@ -71,50 +72,6 @@ class Outcome:
     room_blocks: int
 
 
-@dataclass(slots=True)
-class _Running:
-    job: Job
-    blocks: int
-    generated: float = 0.0
-    read: bool = False
-
-    @property
-    def tokens(self) -> float:
-        return self.job.prompt_tokens + self.generated
-
-
-@dataclass(slots=True)
-class _Share:
-    """What an instance generates in a slice: tokens here, tokens with each creditor, and how many
-    of the loans are on other nodes.
-    """
-
-    ready: dict[str, _Running] = field(default_factory=dict)
-    here: float = 0.0
-    away: dict[str, float] = field(default_factory=dict)
-    far: int = 0
-
-
-@dataclass(slots=True)
-class _Instance:
-    manager: RManager
-    node: str
-    queue: deque[Job] = field(default_factory=deque)
-    running: dict[str, _Running] = field(default_factory=dict)
-    # Seconds of work other than generation that are still to be done.
-    busy_s: float = 0.0
-
-    def wait(self, job: Job, blocks: int) -> None:
-        """A request stands at this instance's door."""
-        self.queue.append(job)
-        self.manager.waiting_blocks += (blocks,)
-
-    def committed(self) -> int:
-        """Blocks in use, and those that wait."""
-        waiting = sum(self.manager.waiting_blocks)
-        return self.manager.capacity_blocks - self.manager.free_blocks + waiting
-
-
 class Cluster:
     """Serves a trace.
 
@@ -129,11 +86,11 @@ class Cluster:
         self._model: PerformanceModel = machine.model(config.shape, gpus)
         self._capacity = machine.room_tokens(config.shape, gpus) // config.block_tokens
         rules = rules or PoolRules()
-        self._instances: dict[str, _Instance] = {}
+        self._instances: dict[str, Instance] = {}
         for number in range(machine.gpus // gpus):
             name = f"i{number:02}"
             node = str(number * gpus // machine.node_gpus)
-            self._instances[name] = _Instance(RManager(name, 1, self._capacity, rules), node)
+            self._instances[name] = Instance(RManager(name, 1, self._capacity, rules), node)
         nodes = {name: one.node for name, one in self._instances.items()}
         policy = SchedulerConfig(block_tokens=config.block_tokens, nodes=nodes)
         self._centre = GManager(1, rules, Scheduler(policy, self._model))
@@ -201,7 +158,7 @@ class Cluster:
         self._passes *= bool(passed)
         waiting.extendleft(reversed(passed))
 
-    def _next_door(self) -> _Instance | None:
+    def _next_door(self) -> Instance | None:
         """Who takes the next request; None while there is no room at any door, or at that one."""
         instances = list(self._instances.values())
         if not self._config.shared_queue:
@@ -209,7 +166,7 @@ class Cluster:
             self._turn += len(one.queue) < _TURN_QUEUE
             return one if len(one.queue) < _TURN_QUEUE else None
         doors = [one for one in instances if len(one.queue) < _QUEUE]
-        return min(doors, key=_Instance.committed, default=None)
+        return min(doors, key=Instance.committed, default=None)
 
     def _begin_long(self, job: Job) -> bool:
         placing = {
@@ -229,10 +186,10 @@ class Cluster:
         blocks, name = self._blocks(job), f"r{job.number}"
         if not one.manager.admit(name, blocks, partly=True):
             return False
-        one.running[name] = _Running(job, blocks)
+        one.running[name] = Running(job, blocks)
         return True
 
-    def _admit(self, one: _Instance) -> None:
+    def _admit(self, one: Instance) -> None:
         manager = one.manager
         while one.queue and len(one.running) < self._config.most_batch:
             job = one.queue[0]
@@ -240,7 +197,7 @@ class Cluster:
             if not manager.may_admit(blocks, self._now_s) or not manager.admit(name, blocks):
                 break
             one.queue.popleft()
-            one.running[name] = _Running(job, blocks)
+            one.running[name] = Running(job, blocks)
         first = list(one.queue)[:_QUEUE]
         manager.waiting_blocks = tuple(self._blocks(job) for job in first)
 
@@ -290,9 +247,9 @@ class Cluster:
                 )
                 self._advance(one, share.ready, left_s / step_s)
 
-    def _share(self, one: _Instance) -> _Share:
+    def _share(self, one: Instance) -> Share:
         """What of an instance's requests is attended where."""
-        share = _Share()
+        share = Share()
         for request, running in one.running.items():
             if not running.read:
                 if not one.manager.is_placed(request):
@@ -308,7 +265,7 @@ class Cluster:
             share.here += running.tokens - lent
         return share
 
-    def _read(self, one: _Instance, request: str, running: _Running) -> None:
+    def _read(self, one: Instance, request: str, running: Running) -> None:
         """The prompt is read, by the owner and its creditors side by side."""
         running.read = True
         borrowed = one.manager.borrowed(request)
@@ -322,7 +279,7 @@ class Cluster:
             for helper in helpers:
                 helper.busy_s += took_s
 
-    def _advance(self, one: _Instance, ready: dict[str, _Running], steps: float) -> None:
+    def _advance(self, one: Instance, ready: dict[str, Running], steps: float) -> None:
         for request, running in ready.items():
             done = min(steps, running.job.answer_tokens - running.generated)
             running.generated += done
