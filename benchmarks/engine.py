@@ -7,6 +7,7 @@ The same as `hip bench engine`, from a checkout that need not be installed.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,7 @@ if find_spec("hipcli.kernels") is None:
 
 from hipcli.engine.threads import prepare_threads  # noqa: E402  (needs the path above)
 
-prepare_threads()
+prepare_threads(os.environ)
 
 from hipcli.engine.benchmarks.engine import main  # noqa: E402  (needs the path above)
 

@@ -49,7 +49,7 @@ def import_hip() -> None:
         hipcli.__path__.append(str(ROOT))
     from hipcli.engine.threads import prepare_threads
 
-    prepare_threads()
+    prepare_threads(os.environ)
 
 
 def run_hip(ids: np.ndarray, options: argparse.Namespace, weights: str = "auto") -> Numbers:

@@ -58,9 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--depths", type=words, default=("0.1", "0.3", "0.5", "0.7", "0.9"))
     parser.add_argument("--methods", type=words, default=("hip",))
     parser.add_argument("--answers", type=words, default=("auto",))
-    parser.add_argument(
-        "--looks", type=int, default=LOOK_PAGES, help="pages looked at again; no part of a cell"
-    )
+    parser.add_argument("--looks", type=int, default=LOOK_PAGES, help="pages looked at again")
     parser.add_argument("--rounds", type=int, default=1, help="how often evidence is looked for")
     parser.add_argument("--keep", type=words, default=("1",), help="parts of the context")
     parser.add_argument(

@@ -94,14 +94,14 @@ class Engine:
 
     @property
     def description(self) -> dict[str, Any]:
-        """Model (id, revision, format, dtype, weights, device, digest of calibrated heads or None),
-        method (name, settings), hard limit; once weights are loaded, with what is used where the
-        settings left it to the machine."""
+        """Model (id, revision, format, dtype of its arithmetic, of weights and of keys and values,
+        device, digest of calibrated heads or None), method (name, settings), hard limit; once
+        weights are loaded, with what is used where the settings left it to the machine."""
         used = self._loaded
         method = used.method.config if used else None
         settings = method or make_config(self.config.method, self.config.method_settings)
         dtype = used.dtype if used else self.config.dtype
-        weights = self.config.weights
+        weights, kv_dtype = self.config.weights, self.config.kv_dtype
         return {
             "model": {
                 "id": self.folder.name,
@@ -109,6 +109,7 @@ class Engine:
                 "format": self.folder.format,
                 "dtype": dtype,
                 "weights": dtype if weights == "auto" else weights,
+                "kv_dtype": dtype if kv_dtype == "auto" else kv_dtype,
                 "device": self._loaded.device if self._loaded else self.config.device,
                 "heads": self.heads.digest if self.heads else None,
             },
@@ -156,7 +157,7 @@ class Engine:
         from hipcli.engine.reading.preflight import check_memory, short_memory
 
         longest = max(len(request.context_ids) + _spare_tokens(request) for request in requests)
-        check_memory(self.config, self.folder, longest)
+        check_memory(self.config, self.folder, longest, self._held_pages(longest))
         newly = self._loaded is None
         self._load()
         if newly and (short := short_memory(self.config, self._loaded.device)):
@@ -168,7 +169,7 @@ class Engine:
         from hipcli.engine.device import memory_errors
 
         plan = None
-        with memory_errors(lambda: self._loaded.short_of_memory(longest, plan)):
+        with memory_errors(lambda: self._short_of_memory(longest, plan)):
             loaded_at = time.perf_counter()
             for request in requests:
                 self._check_fit(request)
@@ -248,6 +249,14 @@ class Engine:
             from hipcli.engine.loaded import LoadedEngine
 
             self._loaded = LoadedEngine.load(self.config, self.folder, self.tokenizer)
+
+    def _held_pages(self, capacity_tokens: int) -> int | None:
+        """As `check_memory` wants it; here one device has all pages."""
+        return None
+
+    def _short_of_memory(self, capacity_tokens: int, plan: Any) -> DoesNotFitError:
+        """See `LoadedEngine.short_of_memory`."""
+        return self._loaded.short_of_memory(capacity_tokens, plan)
 
     def _check_fit(self, request: AskRequest) -> None:
         if self.config.method != "dense":

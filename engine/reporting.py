@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from hipcli.engine.answering.answerer import Answerer
 from hipcli.engine.events import Detail, Event, Notice, Result
+from hipcli.engine.forward.runner import Runner
 from hipcli.engine.reading.context import Context
 from hipcli.engine.request import AskRequest
 from hipcli.engine.resident import peak_rss_bytes
@@ -43,20 +44,11 @@ def result_of(
         timings: seconds, by name.
     """
     answer, count = told
-    drafter = answerer.drafter
-    runner, session, total = answerer.runner, context.session, len(request.context_ids)
-    kept = context.store.kept_pages
-    saved = total if kept is None else len(kept) * PAGE_TOKENS
-    shares = shares_of(
-        context.store,
-        context.store.length,
-        saved if session.complete else 0,
-        on_gpu=runner.device.type == "cuda",
-    )
+    drafter, total = answerer.drafter, len(request.context_ids)
     return Result(
         answer=answer,
         finish_reason=answerer.finish_reason,
-        session=session,
+        session=context.session,
         evidence=answerer.evidence,
         context_tokens=total,
         question_tokens=len(request.question_ids),
@@ -68,13 +60,30 @@ def result_of(
         drafted_tokens=drafter.drafted if drafter else 0,
         accepted_tokens=drafter.accepted if drafter else 0,
         timings=timings,
-        memory={
-            "kv_bytes": runner.layout.num_bytes(context.store.length),
-            "kv_device_bytes": shares.device_bytes,
-            "kv_host_bytes": shares.host_bytes,
-            "kv_disk_bytes": shares.disk_bytes,
-            "kv_resident_bytes": getattr(context.store, "resident_bytes", 0),
-            "peak_rss_bytes": peak_rss_bytes(),
-            "peak_device_bytes": runner.peak_device_bytes(),
-        },
+        memory=_memory(context, answerer.runner, total),
     )
+
+
+def _memory(context: Context, runner: Runner, total: int) -> dict[str, int]:
+    """Bytes by name: keys and values and where they are, and what was taken at most.
+
+    Args:
+        total: tokens of the context.
+    """
+    kept = context.store.kept_pages
+    saved = total if kept is None else len(kept) * PAGE_TOKENS
+    shares = shares_of(
+        context.store,
+        context.store.length,
+        saved if context.session.complete else 0,
+        on_gpu=runner.device.type == "cuda",
+    )
+    return {
+        "kv_bytes": runner.layout.num_bytes(context.store.length),
+        "kv_device_bytes": shares.device_bytes,
+        "kv_host_bytes": shares.host_bytes,
+        "kv_disk_bytes": shares.disk_bytes,
+        "kv_resident_bytes": getattr(context.store, "resident_bytes", 0),
+        "peak_rss_bytes": peak_rss_bytes(),
+        "peak_device_bytes": runner.peak_device_bytes(),
+    }

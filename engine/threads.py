@@ -13,9 +13,7 @@ from pathlib import Path, PurePosixPath
 SPIN_COUNT = "5000"
 
 
-def prepare_threads(
-    environment: MutableMapping[str, str] = os.environ, root: Path = Path("/")
-) -> None:
+def prepare_threads(environment: MutableMapping[str, str], root: Path = Path("/")) -> None:
     """Settle how many threads work, and let waiting ones spin shortly, then sleep.
 
     What the user settled stays. Threads that sleep at once cost a fifth of the speed of reading,
@@ -23,7 +21,7 @@ def prepare_threads(
     OpenMP reads both when torch is first imported.
 
     Args:
-        environment: of this process.
+        environment: of this process, and of those that it starts.
         root: of the file system, where Linux describes the machine.
     """
     if "OMP_WAIT_POLICY" not in environment:
@@ -95,7 +93,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def quiet_transport(environment: MutableMapping[str, str] = os.environ) -> None:
+def quiet_transport(environment: MutableMapping[str, str]) -> None:
     """Keep PyTorch's transport from writing about lost connections: hip says what was lost.
 
     Read when torch is first imported.

@@ -10,12 +10,13 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists()
 
 import pytest
 
-from hipcli.engine.threads import prepare_threads
+from hipcli.engine.threads import prepare_threads, quiet_transport
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Processes side by side, one for each core: more threads would only wait for one another.
     os.environ["OMP_NUM_THREADS"] = "1"
-prepare_threads()
+prepare_threads(os.environ)
+quiet_transport(os.environ)
 # A shell makes its background jobs ignore Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

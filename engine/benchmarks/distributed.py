@@ -5,8 +5,8 @@
 Every number of ranks gets the same text and the same question; the answers must be those of one
 rank. Prints a table and one line of JSON. Ratios are to the first row, so `--ranks 1 2` says what a
 second rank brings. `--device cuda` wants a GPU for each rank; `peak GB` is then the most that rank
-0's GPU held, weights and all. Processes of one CPU share its cores, so more of them are no faster
-there: it is the bytes that count.
+0 held of its GPU, weights and all. With `--one-gpu` all ranks share a GPU by way of the host, as
+processes of one CPU share its cores: then bytes and memory count, not speed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ def request_of(engine: Engine, length: int, new_tokens: int) -> AskRequest:
     )
 
 
-def measured(config: EngineConfig, ranks: int, length: int, new_tokens: int) -> dict[str, Any]:
+def measured(
+    config: EngineConfig, ranks: int, length: int, new_tokens: int, one_gpu: bool = False
+) -> dict[str, Any]:
     """One number of ranks: speeds, and the bytes per token as counted and as they must be."""
     if ranks == 1:
         engine = Engine.open(config)
         _begin_peak(config)
         *_, result = engine.ask(request_of(engine, length, new_tokens))
         return _row(result, ranks) | {"peak_bytes": _peak(config)}
-    shared = DistributedEngine.over(config, Crew(ranks))
+    shared = DistributedEngine.over(config, Crew(ranks, one_gpu=one_gpu))
     _begin_peak(config)
     sent: dict[str, int] = {}
     error: BaseException | None = None
@@ -129,10 +131,13 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--new-tokens", type=int, default=16)
+    parser.add_argument("--one-gpu", action="store_true", help="the ranks share a GPU")
     options = parser.parse_args(words)
+    if options.one_gpu and options.device == "cpu":
+        parser.error("--one-gpu wants --device cuda.")
     config = EngineConfig(options.models_dir, options.model, device=options.device)
-    counts = options.ranks
-    rows = with_ratios([measured(config, n, options.length, options.new_tokens) for n in counts])
+    asked = options.length, options.new_tokens, options.one_gpu
+    rows = with_ratios([measured(config, ranks, *asked) for ranks in options.ranks])
     wrong = [row["ranks"] for row in rows if not sound(row, rows[0])]
     print(
         f"{'ranks':>5} {'read tok/s':>10} {'ratio':>6} {'decode ms':>9} {'ratio':>6} "
@@ -154,6 +159,7 @@ def main(words: list[str] | None = None) -> int:
     from hipcli.engine.benchmarks.engine import environment
 
     facts = environment(options.device) | {"length": options.length, "wrong": wrong}
+    facts["one_gpu"] = options.one_gpu
     kept = [{k: v for k, v in row.items() if k != "answer"} for row in rows]
     print(json.dumps(facts | {"rows": kept}))
     return 1 if wrong else 0

@@ -1,7 +1,8 @@
 """`python -m hipcli.engine.distributed ADDRESS CONFIG`: a rank that rank 0 has started.
 
 Both arguments are JSON: the fields of an `Address` and of an `EngineConfig`. An error is one line
-on stderr and exit code 1.
+on stderr and exit code 1. What `threads.py` settles in the environment comes from rank 0, whose
+child this process is.
 """
 
 import json
@@ -9,15 +10,11 @@ import os
 import signal
 import sys
 
-from hipcli.engine.threads import prepare_threads, quiet_transport
-
 
 def main(words: list[str]) -> int:
     """Be a rank; the exit code."""
     # Ctrl-C reaches all processes of a terminal; rank 0 decides what it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    prepare_threads()
-    quiet_transport()
     from hipcli.engine.distributed.control import Address
     from hipcli.engine.distributed.starting import config_of
     from hipcli.engine.distributed.working import work

@@ -49,17 +49,25 @@ class ShardStep:
     apart: bool
     keys_only: bool = False
     new_keys: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    _places: list[torch.Tensor] | None = None
 
     @property
     def end(self) -> int:
         """Position after the last token."""
         return self.start + self.tokens
 
+    def places(self) -> list[torch.Tensor]:
+        """Per rank which of the pass's tokens are on its pages, int64 on the device; the same for
+        all layers, which wait for no copy then."""
+        if self._places is None:
+            found = self.store.placement.tokens(self.start, self.end)
+            self._places = [place.to(self.store.device) for place in found]
+        return self._places
+
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store keys and values of this rank's tokens, [T, num_kv_heads, head_dim]."""
         if self.apart:
-            runs = self.store.placement.runs(self.start, self.end)
-            self.store.append_own(layer, runs, k, v)
+            self.store.append_own(layer, self.start, self.end, k, v)
             return
         self.new_keys = k
         self.store.append(layer, self.start, k, v)
@@ -86,7 +94,7 @@ def attend_here(
     store = step.store
     return shard_attention(
         q,
-        store.shard_kv(layer),
+        store.kv[layer],
         plan,
         step.tables.first(plan.local_tokens + q.shape[0]),
         store.seqlen_k(end),
@@ -144,13 +152,13 @@ def attend_alike(
 
 def gather_queries(q: torch.Tensor, step: ShardStep) -> torch.Tensor:
     """Queries of all tokens of a pass, in order, from those of this rank's tokens."""
-    group, places = step.group, step.store.placement.tokens(step.start, step.end)
+    group, places = step.group, step.places()
     row_bytes = q.shape[1] * q.shape[2] * q.element_size()
     sizes = [len(place) * row_bytes for place in places]
     received = group.exchange([as_bytes(q)] * group.size, sizes, QUERIES)
     everyone = q.new_empty(step.tokens, *q.shape[1:])
     for place, raw in zip(places, received, strict=True):
-        everyone[place.to(q.device)] = from_bytes(raw, q.dtype, (len(place), *q.shape[1:]))
+        everyone[place] = from_bytes(raw, q.dtype, (len(place), *q.shape[1:]))
     return everyone
 
 
@@ -166,11 +174,7 @@ def return_partials(
     Returns:
         [T, num_heads, head_dim].
     """
-    places = step.store.placement.tokens(step.start, step.end)
-    parts = []
-    for place in places:
-        at = place.to(out.device)
-        parts.append(torch.cat((as_bytes(out[at]), as_bytes(lse[at]))))
+    parts = [torch.cat((as_bytes(out[at]), as_bytes(lse[at]))) for at in step.places()]
     size = len(parts[step.group.rank])
     return _merged(step.group.exchange(parts, [size] * len(parts), PARTIALS), q)
 

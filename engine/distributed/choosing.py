@@ -47,17 +47,23 @@ class Chooser:
         return scoring(step, distance)
 
     def for_chunk(
-        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, step: ShardStep
+        self,
+        layer: int,
+        q: torch.Tensor,
+        window_starts: torch.Tensor,
+        windows: tuple[int, int],
+        step: ShardStep,
     ) -> torch.Tensor | None:
-        """`Method.select_prefill`; q are the queries of all ranks."""
+        """`Method.select_prefill`; q are the queries of all ranks, `windows` the first and the last
+        window start."""
         if not self.selects:
             return None
         config, scores_of = self.method.config, self._scoring(step)
         sizes = (PAGE_TOKENS, min(config.query_stride, PAGE_TOKENS))
         first, reach = config.sink_tokens, config.prefill_reach_tokens
         if reach < EVERYTHING:
-            first = max(first, int(window_starts.min()) - reach)
-        scores, pages = scores_of.pages(layer, q, window_starts, first, sizes)
+            first = max(first, windows[0] - reach)
+        scores, pages = scores_of.pages(layer, q, window_starts, (first, windows[1]), sizes)
         if reach < EVERYTHING:
             scores = only_from(scores, window_starts - reach, pages)
         return scores_of.best(scores, pages, config.prefill_budget_tokens // PAGE_TOKENS)
@@ -69,11 +75,12 @@ class Chooser:
         if not self.selects:
             return None
         kept = self._kept.setdefault(layer, _Kept(self.method.schedule()))
-        what = kept.schedule.next(step.start, self.method.geometry.window_start(step.start))
+        end = self.method.geometry.window_start(step.start)
+        what = kept.schedule.next(step.start, end)
         scores_of, method = self._scoring(step), self.method
         if what == "pages":
-            sinks = method.config.sink_tokens
-            shares, pages = scores_of.page_shares(layer, q, window_starts, sinks)
+            between = (method.config.sink_tokens, end)
+            shares, pages = scores_of.page_shares(layer, q, window_starts, between)
             group = q.shape[1] // step.store.layout.num_kv_heads
             best = shares.unflatten(0, (-1, group)).amax(1)
             kept.pages = scores_of.best(best, pages, method.token_pages)
@@ -97,7 +104,7 @@ class Chooser:
         voices = torch.cat((q[slice(*words)], q[max(words[1], len(q) - LAST_TOKENS) :]))
         end = method.geometry.window_start(step.end - 1)
         starts = step.store.filled(end).expand(len(voices)).contiguous()
-        shares, pages = scores_of.page_shares(layer, voices, starts, config.sink_tokens)
+        shares, pages = scores_of.page_shares(layer, voices, starts, (config.sink_tokens, end))
         least = config.budget_tokens // PAGE_TOKENS
         count = max(min(QUESTION_PAGES, method.token_pages), least)
         best = shares.amax(0, keepdim=True)

@@ -159,6 +159,12 @@ class DrivenStore(ShardStore):
             raise TypeError("this tail is none of this store's")
         self._team.run("rewind", store=self.handle, handle=tail.handle)
 
+    def picked(self, layer: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        found: tuple[torch.Tensor, torch.Tensor | None] = self._team.run(
+            "picked", store=self.handle, layer=layer, pages=pages.tolist()
+        )
+        return found
+
     def worth(self) -> list[float]:
         """What each page is worth keeping, as `page_worth`."""
         worth: list[float] = self._team.run("worth", store=self.handle)
@@ -173,6 +179,7 @@ class DrivenStore(ShardStore):
 
         Raises:
             ValueError: such a page, or no such rank.
+            DoesNotFitError: the rank has no room; all is as it was.
         """
         end = self.length // PAGE_TOKENS
         if not all(0 <= page < end for page in pages):
@@ -180,7 +187,9 @@ class DrivenStore(ShardStore):
         if not 0 <= to < self._team.size:
             raise ValueError(f"{to} is no rank from 0 to {self._team.size - 1}")
         if pages:
-            self._team.run("move", store=self.handle, pages=list(pages), to=to)
+            # Room first: what is sent must arrive.
+            for command in ("reserve", "move"):
+                self._team.run(command, store=self.handle, pages=sorted(set(pages)), to=to)
 
 
 class DrivenRunner(Runner):

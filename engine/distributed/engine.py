@@ -7,13 +7,15 @@ from hipcli.engine.config import EngineConfig
 from hipcli.engine.distributed.control import RankLostError
 from hipcli.engine.distributed.driver import DrivenRunner, DrivenStore, Team, driven_passes
 from hipcli.engine.distributed.joining import Member, check_config, join
+from hipcli.engine.distributed.placement import most_pages
 from hipcli.engine.distributed.starting import Crew
 from hipcli.engine.engine import Engine
-from hipcli.engine.errors import UsageError
+from hipcli.engine.errors import DoesNotFitError, UsageError
 from hipcli.engine.loaded import LoadedEngine
 from hipcli.engine.models import resolve
 from hipcli.engine.reading.context import Context, ContextReader
 from hipcli.engine.request import AskRequest
+from hipcli.engine.store.layout import PAGE_TOKENS, num_pages
 from hipcli.engine.store.pages import KVStore
 from hipcli.engine.tokenizer import load_tokenizer
 
@@ -83,23 +85,34 @@ class DistributedEngine(Engine):
         )
         self._member = member
         team = Team(member.shard, member.commands, self.placement)
-        self._loaded = replace(loaded, runner=DrivenRunner(loaded.runner, team))
+        # Pages are on the devices of all ranks, and on none of them in tiers.
+        driven = DrivenRunner(loaded.runner, team)
+        self._loaded = replace(loaded, runner=driven, tiering=None)
+
+    def _held_pages(self, capacity_tokens: int) -> int:
+        return most_pages(self.placement, num_pages(capacity_tokens), self.crew.size)
+
+    def _short_of_memory(self, capacity_tokens: int, plan: Any) -> DoesNotFitError:
+        held_tokens = self._held_pages(capacity_tokens) * PAGE_TOKENS
+        return Engine._short_of_memory(self, held_tokens, plan)
 
     def _reader(self, request: AskRequest, spare_tokens: int) -> ContextReader:
-        made = Engine._reader(self, request, spare_tokens)
+        capacity_tokens = len(request.context_ids) + spare_tokens
+        held_tokens = self._held_pages(capacity_tokens) * PAGE_TOKENS
+        # Where pages follow one another in runs, one rank reads all of a chunk.
+        readers = self.crew.size if self.placement == "interleaved" else 1
         return SharedReader(
-            made.runner,
-            made.method,
-            made.request,
-            made.identity,
-            made.chunk_tokens * self.crew.size,
-            made.spare_tokens,
+            runner=self._loaded.runner,
+            method=self._loaded.method,
+            request=request,
+            identity=self._loaded.identity,
+            chunk_tokens=self._loaded.chunk_tokens(self.config, held_tokens) * readers,
+            spare_tokens=spare_tokens,
         )
 
     def _answerer(self, request: AskRequest, store: Any) -> Any:
         made = Engine._answerer(self, request, store)
-        # A second look takes pages out of one store.
-        return replace(made, passes=driven_passes(self.team), looks=0)
+        return replace(made, passes=driven_passes(self.team))
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from hipcli.engine.distributed.control import (
 )
 from hipcli.engine.distributed.group import Group, ProcessGroup, StagedGroup
 from hipcli.engine.distributed.shard import Shard
-from hipcli.engine.errors import HipError, UsageError
+from hipcli.engine.errors import HipError
 from hipcli.engine.loaded import LoadedEngine
 from hipcli.engine.methods import check_sharded
 from hipcli.engine.sessions.identity import identity_key
@@ -101,10 +101,6 @@ def found_store(address: Address) -> Address:
 def check_config(config: EngineConfig) -> None:
     """Raise UsageError for what several ranks cannot do yet."""
     check_sharded(config.method)
-    if config.kv_dtype != "auto":
-        raise UsageError(
-            f"--kv-dtype {config.kv_dtype} does not run on several ranks yet", "leave it at auto"
-        )
 
 
 def device_of(config: EngineConfig, address: Address) -> EngineConfig:
@@ -141,7 +137,7 @@ def join(
     # A process that waits for a GPU cannot be woken by an error.
     heart = Heart(address, end_now if _over_nccl(address, loaded) else None)
     tensors, commands = _groups(address, loaded, heart)
-    shard = Shard(loaded.runner, loaded.method, tensors)
+    shard = Shard(loaded.runner, loaded.method, tensors, words=commands)
     return Member(address, shard, Commands(commands), heart), loaded
 
 

@@ -5,7 +5,7 @@
 run on all ranks alike.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -55,12 +55,13 @@ class ShardReading:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         geometry, size = self.method.geometry, self.method.prefill_block_size_k
         blocks, sink_tokens, local_tokens = None, 0, part.end
+        first = geometry.window_start(part.end - q.shape[0])
         if not part.dense:
-            blocks = self.chooser.for_chunk(layer, q, part.window_starts, step)
+            windows = (first, geometry.window_start(part.end - 1))
+            blocks = self.chooser.for_chunk(layer, q, part.window_starts, windows, step)
             sink_tokens = geometry.sink_tokens
             selected = 0 if blocks is None else blocks.shape[2] * size
             local_tokens = sink_tokens + selected + geometry.window_tokens + PAGE_TOKENS
-        first = geometry.window_start(part.end - q.shape[0])
         step.store.check_attended(layer, blocks, size, sink_tokens, first)
         plan = SparsePlan(
             no_blocks(len(part.window_starts), step) if blocks is None else blocks,
@@ -111,7 +112,7 @@ class ShardAnswer:
     method: Method
     chooser: Chooser
     given: GivenPages | None = None
-    _kept: dict[int, torch.Tensor] = field(default_factory=dict)
+    _given_blocks: tuple[int, torch.Tensor] | None = None
 
     def attend(self, layer: int, q: torch.Tensor, step: ShardStep) -> torch.Tensor:
         """See `ShardAttention`."""
@@ -121,14 +122,21 @@ class ShardAnswer:
         size = self.method.block_size_k if self.given is None else PAGE_TOKENS
         blocks = None
         if start and self.given is not None:
-            pages = self.given.blocks(start, self.method.geometry.sink_tokens)
             shape = (len(q), step.store.layout.num_kv_heads, -1)
-            blocks = pages.int().expand(shape).contiguous()
+            blocks = self._pages(self.given, start).expand(shape).contiguous()
         elif start:
             blocks = self.chooser.for_token(layer, q, starts, step)
         if blocks is None:
             blocks = no_blocks(len(q), step)
         return attend_alike(layer, q, step, (blocks, starts), self.method, size)
+
+    def _pages(self, given: GivenPages, window_start: int) -> torch.Tensor:
+        """Given pages behind the sinks int32 [n], the same for all layers of a step and for all
+        steps of a page, which wait for no device then."""
+        if self._given_blocks is None or self._given_blocks[0] != window_start:
+            pages = given.blocks(window_start, self.method.geometry.sink_tokens).int()
+            self._given_blocks = window_start, pages
+        return self._given_blocks[1]
 
 
 def window_starts(method: Method, step: ShardStep, device: torch.device) -> torch.Tensor:

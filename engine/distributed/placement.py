@@ -1,12 +1,13 @@
 """Which rank owns which page of a context."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from hipcli.engine.errors import UsageError
-from hipcli.engine.store.layout import PAGE_TOKENS, num_pages
+from hipcli.engine.store.layout import PAGE_TOKENS
 
 
 def interleaved(pages: int, ranks: int) -> list[int]:
@@ -55,32 +56,14 @@ class Placement:
         mine = self.owners[first:last] == (self.rank if rank is None else rank)
         return mine.nonzero().flatten() + first
 
-    def runs(self, start: int, end: int, rank: int | None = None) -> list[tuple[int, int]]:
-        """Tokens of [start, end) on a rank's pages, as runs [first, last)."""
-        found: list[tuple[int, int]] = []
-        for page in self.own(start // PAGE_TOKENS, num_pages(end), rank).tolist():
-            low, high = max(page * PAGE_TOKENS, start), min((page + 1) * PAGE_TOKENS, end)
-            if found and found[-1][1] == low:
-                found[-1] = (found[-1][0], high)
-            else:
-                found.append((low, high))
-        return found
-
     def tokens(self, start: int, end: int) -> list[torch.Tensor]:
         """Per rank the tokens of [start, end) on its pages, int64 ascending, counted from start."""
-        return [_positions(self.runs(start, end, rank), start) for rank in range(self.ranks)]
+        owners = self.owners[torch.arange(start, end) // PAGE_TOKENS]
+        return [(owners == rank).nonzero().flatten() for rank in range(self.ranks)]
 
     def move(self, pages: Sequence[int], to: int) -> None:
         """Give pages to a rank."""
         self.owners[list(pages)] = to
-
-
-def _positions(runs: list[tuple[int, int]], start: int) -> torch.Tensor:
-    def each() -> Iterator[torch.Tensor]:
-        for low, high in runs:
-            yield torch.arange(low - start, high - start)
-
-    return torch.cat([torch.empty(0, dtype=torch.long), *each()])
 
 
 def owners_of(name: str, pages: int, ranks: int) -> list[int]:
@@ -92,3 +75,8 @@ def owners_of(name: str, pages: int, ranks: int) -> list[int]:
     if name not in PLACEMENTS:
         raise UsageError(f"unknown placement {name!r}", f"placements: {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name](pages, ranks)
+
+
+def most_pages(name: str, pages: int, ranks: int) -> int:
+    """Pages of the rank that has most of them, placed as `name` says. Raises UsageError."""
+    return max(Counter(owners_of(name, pages, ranks)).values(), default=0)

@@ -103,15 +103,14 @@ class ShardQuestion:
             ]
             page_max, here = (torch.cat(x) for x in zip(*results, strict=True))
         lse = torch.logsumexp(step.group.gather(here, VOTES), 0)
-        # -1 is no page.
-        first = -1 if poll.first_page is None else poll.first_page
-        place = (pages == first).nonzero().flatten()
-        if len(place):
+        first = poll.first_page
+        if first is not None and int(store.placement.owners[first]) == store.placement.rank:
             start = first * PAGE_TOKENS + poll.first_token % PAGE_TOKENS
             tokens = range(start, min((first + 1) * PAGE_TOKENS, poll.context_tokens))
-            page_max[:, :, place[0]] = token_scores(
-                layer, q, step, tokens, poll.distance_tokens
-            ).amax(-1)
+            place = len(store.placement.own(0, first))
+            page_max[:, :, place] = token_scores(layer, q, step, tokens, poll.distance_tokens).amax(
+                -1
+            )
         return page_max, lse, pages
 
     def _count(
@@ -126,7 +125,7 @@ class ShardQuestion:
         summed = votes.sum(1)
         empty = summed.new_empty(0).view(torch.uint8)
         parts = [as_bytes(summed), *[empty] * (group.size - 1)]
-        owned = [step.store.placement.own(0, total, rank) for rank in range(group.size)]
+        owned = [step.store.own_between(0, total, rank) for rank in range(group.size)]
         row_bytes = len(summed) * summed.element_size()
         sizes = [len(pages) * row_bytes if group.rank == 0 else 0 for pages in owned]
         received = group.exchange(parts, sizes, VOTES)
@@ -135,18 +134,17 @@ class ShardQuestion:
         everywhere = summed.new_empty(len(summed), total)
         for pages, raw in zip(owned, received, strict=True):
             shape = (len(summed), len(pages))
-            everywhere[:, pages.to(summed.device)] = from_bytes(raw, summed.dtype, shape)
+            everywhere[:, pages] = from_bytes(raw, summed.dtype, shape)
         self.ballot.add(everywhere.unsqueeze(1))
 
     def _leaders(self, step: ShardStep, first: int, last: int) -> torch.Tensor:
-        """The pages that lead so far, int64 ascending, the same on all ranks."""
+        """The pages that lead so far, int64 ascending and -1 behind them, the same on all ranks."""
         most = voted_pages(self.poll.budget_tokens)
         leaders = torch.full((most,), -1, dtype=torch.long, device=step.store.device)
         if self.ballot is not None:
             found = self.ballot.leaders(most, first, last)
             leaders[: len(found)] = found
-        leaders = step.group.broadcast(leaders, VOTES)
-        return leaders[leaders >= 0]
+        return step.group.broadcast(leaders, VOTES)
 
     def _select(
         self,

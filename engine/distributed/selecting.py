@@ -45,7 +45,7 @@ class Scoring:
         layer: int,
         q: torch.Tensor,
         window_starts: torch.Tensor,
-        sink_tokens: int,
+        between: tuple[int, int],
         sizes: tuple[int, int] = (1, 1),
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Scores of this rank's pages between sinks and windows, as `score_pages` has them.
@@ -54,15 +54,16 @@ class Scoring:
             layer: which layer.
             q: [N, num_heads, head_dim], un-rotated.
             window_starts: int32 [num_q_blocks].
-            sink_tokens: never scored.
+            between: first token that is scored, and the last window start, known to the host: to
+                ask the device would wait for it.
             sizes: queries a block, and how many are averaged into one.
 
         Returns:
             fp32 [num_q_blocks, num_kv_heads, n] and the pages, int64 [n] ascending.
         """
         ends = window_starts.long() // PAGE_TOKENS
-        pages = self.store.placement.own(sink_tokens // PAGE_TOKENS, int(ends.max()))
-        pages = pages.to(q.device)
+        first, last = (tokens // PAGE_TOKENS for tokens in between)
+        pages = self.store.own_between(first, last)
         num_kv_heads = self.store.layout.num_kv_heads
         if not len(pages):
             return torch.empty(len(ends), num_kv_heads, 0, device=q.device), pages
@@ -82,19 +83,24 @@ class Scoring:
         return scores.masked_fill(beyond[:, None], -torch.inf), pages
 
     def page_shares(
-        self, layer: int, q: torch.Tensor, window_starts: torch.Tensor, sink_tokens: int
+        self,
+        layer: int,
+        q: torch.Tensor,
+        window_starts: torch.Tensor,
+        between: tuple[int, int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-shares that each head gives this rank's pages, among those of all ranks.
 
         Args:
             q: [N, num_heads, head_dim]; every query has its own window start.
+            between: as of `pages`.
 
         Returns:
             fp32 [N * group, num_kv_heads, n], rows as in `head_queries`, and the pages.
         """
         num_kv_heads = self.store.layout.num_kv_heads
         starts = repeated(window_starts, q.shape[1] // num_kv_heads)
-        scores, pages = self.pages(layer, head_queries(q, num_kv_heads), starts, sink_tokens)
+        scores, pages = self.pages(layer, head_queries(q, num_kv_heads), starts, between)
         return self._shares(scores), pages
 
     def best_blocks(
@@ -113,7 +119,10 @@ class Scoring:
             int32 [N, num_kv_heads, num_blocks], ascending, -1 for the unused tail.
         """
         mine = self.store.owned(pages)
-        here = pages.masked_fill(~mine, NO_BLOCK).sort().values[..., : int(mine.sum(-1).max())]
+        here = pages.masked_fill(~mine, NO_BLOCK).sort().values
+        if q.device.type == "cpu":
+            # A GPU skips what is unused, and to ask how much that is would wait for it.
+            here = here[..., : int(mine.sum(-1).max())]
         here = here.masked_fill(here == NO_BLOCK, -1).contiguous()
         per_page = PAGE_TOKENS // block_size_k
         heads = q.shape[1] // self.store.layout.num_kv_heads

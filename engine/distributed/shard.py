@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hipcli.engine.device import check_kv_fits
+from hipcli.engine.device import is_out_of_memory, memory_errors
 from hipcli.engine.distributed.attending import ShardStep
 from hipcli.engine.distributed.choosing import Chooser
 from hipcli.engine.distributed.group import Group
@@ -24,14 +24,13 @@ from hipcli.engine.distributed.passes import (
 )
 from hipcli.engine.distributed.placement import Placement
 from hipcli.engine.distributed.question import Poll, ShardQuestion
-from hipcli.engine.distributed.store import ShardStore
+from hipcli.engine.distributed.store import ShardStore, ShardTail
 from hipcli.engine.distributed.worth import shard_worth
 from hipcli.engine.errors import DamagedSessionError, DoesNotFitError, HipError
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import KeysWritten
 from hipcli.engine.methods.base import Method
 from hipcli.engine.passes.given import GivenPages
-from hipcli.engine.store.tail import Tail
 
 # Room for how a command went on one rank: a short message.
 STATUS_BYTES = 4096
@@ -54,6 +53,8 @@ class Shard:
         method: the attention method.
         group: all ranks.
         stores: where stores are kept by their handles.
+        words: ranks that tell each other how a command went: on the host, which then waits for no
+            device; None for `group`.
     """
 
     def __init__(
@@ -62,13 +63,15 @@ class Shard:
         method: Method,
         group: Group,
         stores: MutableMapping[int, ShardStore] | None = None,
+        words: Group | None = None,
     ) -> None:
         self.runner = runner
         self.method = method
         self.group = group
+        self._words = words
         self.stores: MutableMapping[int, ShardStore] = {} if stores is None else stores
         self.passes: dict[int, ShardAttention] = {}
-        self.tails: dict[int, Tail] = {}
+        self.tails: dict[int, ShardTail] = {}
         module = runner.model.model.layers[0].self_attn
         self._scale = getattr(module, "scaling", runner.layout.head_dim**-0.5)
         self._commands: dict[str, Callable[..., Any]] = {
@@ -82,6 +85,8 @@ class Shard:
             "save": self._save,
             "flush": self._flush,
             "worth": self._worth,
+            "picked": self._picked,
+            "reserve": self._reserve,
             "move": self._move,
             "traffic": self._traffic,
         }
@@ -94,6 +99,8 @@ class Shard:
 
         Raises:
             HipError, OSError: on rank 0, what went wrong on any rank. Others carry on.
+            DoesNotFitError: this rank ran out of memory on the way; it can be in step with the
+                others no more.
         """
         for handle in record.pop("dropped", ()):
             for kept in (self.stores, self.passes, self.tails):
@@ -105,11 +112,21 @@ class Shard:
             if getattr(raised, "lost", False):
                 raise
             error = raised
+        except RuntimeError as raised:
+            if not is_out_of_memory(raised):
+                raise
+            raise self._short() from raised
         store = self.stores.get(record.get("store", -1))
         if store is not None and store.trouble is not None:
             error, store.trouble = store.trouble, None
         self._settle(error)
         return result
+
+    def _short(self) -> DoesNotFitError:
+        return DoesNotFitError(
+            f"rank {self.group.rank} ran out of memory on {self.runner.device}",
+            "spread the context over more ranks, ask about less text, or use a smaller model",
+        )
 
     def _settle(self, error: HipError | OSError | None) -> None:
         """Tell all ranks how a command went."""
@@ -117,7 +134,10 @@ class Shard:
         if error is not None:
             raw = _described(error)
             status[: len(raw)] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
-        everyone = self.group.gather(status.to(self.runner.device), STATUS).cpu()
+        if self._words is None:
+            everyone = self.group.gather(status.to(self.runner.device), STATUS).cpu()
+        else:
+            everyone = self._words.gather(status, STATUS)
         if self.group.rank:
             return
         if error is not None:
@@ -129,10 +149,11 @@ class Shard:
     def _open(self, store: int, capacity_tokens: int, owners: list[int]) -> ShardStore:
         placement = Placement.of(owners, self.group.rank, self.group.size)
         runner = self.runner
-        check_kv_fits(runner.layout, capacity_tokens, runner.device)
-        made = self.new_store(
-            store, runner.layout, capacity_tokens, runner.backend, runner.device, placement
-        )
+        # Nobody waits in the middle of this, so all ranks end it together.
+        with memory_errors(self._short):
+            made = self.new_store(
+                store, runner.layout, capacity_tokens, runner.backend, runner.device, placement
+            )
         self.stores[store] = made
         return made
 
@@ -228,6 +249,16 @@ class Shard:
 
     def _worth(self, store: int) -> list[float]:
         return shard_worth(self.group, self.stores[store])
+
+    def _picked(
+        self, store: int, layer: int, pages: list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Pages of all ranks on rank 0."""
+        return self.stores[store].picked_by(self.group, layer, pages, 0)
+
+    def _reserve(self, store: int, pages: list[int], to: int) -> None:
+        with memory_errors(self._short):
+            self.stores[store].reserve_slots(pages, to)
 
     def _move(self, store: int, pages: list[int], to: int) -> None:
         self.stores[store].move(self.group, pages, to)

@@ -1,24 +1,33 @@
-"""One rank's part of a context: a store of all positions, of which only the own pages are filled.
-
-On a CPU memory is taken for pages that are written alone, so the others cost addresses and nothing
-else, and a session's files lie under the own pages as they lie under a whole store's.
-"""
+"""One rank's part of a context, with its part of a session and of what all ranks do together."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from hipcli.engine.distributed.group import Group, as_bytes, from_bytes
+from hipcli.engine.distributed.own_pages import OwnPages
 from hipcli.engine.distributed.placement import Placement
 from hipcli.engine.errors import DamagedSessionError
 from hipcli.engine.store.checks import KEYS, SUMMARY, VALUES
 from hipcli.engine.store.layout import PAGE_TOKENS, KVLayout, num_pages
-from hipcli.engine.store.pages import KVStore, Tail
-from hipcli.kernels.types import PagedKV
+from hipcli.engine.store.memory import contents, scales_of
+from hipcli.engine.store.tail import Tail
 
 
-class ShardStore(KVStore):
+@dataclass(frozen=True, slots=True)
+class ShardTail(Tail):
+    """The end of a store as one rank has it.
+
+    Args:
+        owner: the rank that has the last page; the others' tails have no pages.
+    """
+
+    owner: int = 0
+
+
+class ShardStore(OwnPages):
     """See the module.
 
     What a session's files give is compared with its checksums on its owner. A page that is not
@@ -26,8 +35,10 @@ class ShardStore(KVStore):
     ranks, and fails at its end on all of them.
 
     Args:
-        layout, capacity_tokens, backend, device: as of a `KVStore`.
-        placement: which pages are this rank's.
+        layout, capacity_tokens, backend, device, placement: as of `OwnPages`.
+
+    Attributes:
+        trouble: what was found damaged since it was last asked for.
     """
 
     def __init__(
@@ -38,49 +49,13 @@ class ShardStore(KVStore):
         device: torch.device,
         placement: Placement,
     ) -> None:
-        super().__init__(layout, capacity_tokens, backend, device)
-        self.placement = placement
+        super().__init__(layout, capacity_tokens, backend, device, placement)
         self.trouble: DamagedSessionError | None = None
-        self._whole = [kv.page_table for kv in self.kv]
-        self._place()
-
-    def _place(self) -> None:
-        """Page tables with holes where pages are another rank's."""
-        away = (self.placement.owners != self.placement.rank).to(self.device)
-        self._shards = [
-            PagedKV(kv.k_pages, kv.v_pages, table.masked_fill(away, -1))
-            for kv, table in zip(self.kv, self._whole, strict=True)
-        ]
-
-    def shard_kv(self, layer: int) -> PagedKV:
-        """Keys and values of a layer; -1 in the page table for pages of other ranks."""
-        return self._shards[layer]
-
-    def scored_kv(self, layer: int) -> PagedKV:
-        """The same with slots for all pages, for operators that are told which ones to read."""
-        return self.kv[layer]
-
-    def own_kv(self, layer: int, tokens: int) -> tuple[PagedKV, torch.Tensor, int]:
-        """This rank's pages of the first `tokens` as a sequence of their own.
-
-        Returns:
-            keys and values, the pages int64 [n] ascending, and how many tokens they hold: only the
-            last one may be half filled.
-        """
-        pages = self.placement.own(0, num_pages(tokens)).to(self.device)
-        held = sum(high - low for low, high in self.placement.runs(0, tokens))
-        kv = self.kv[layer]
-        return PagedKV(kv.k_pages, kv.v_pages, kv.page_table[pages]), pages, held
 
     def summaries(self, layer: int, pages: torch.Tensor) -> torch.Tensor:
         """Summaries of some own pages, [num_kv_heads, n, 2, head_dim]."""
         self._compare(SUMMARY, layer, pages)
-        return self._index[layer].summaries[:, pages]
-
-    def owned(self, pages: torch.Tensor) -> torch.Tensor:
-        """Which of these pages (-1 for none) are this rank's, bool of the same shape."""
-        owners = self.placement.owners.to(pages.device)
-        return (pages >= 0) & (owners[pages.clamp(min=0).long()] == self.placement.rank)
+        return self._index[layer].summaries[:, self._slot_of[pages]]
 
     def check_keys(self, layer: int, pages: torch.Tensor | None = None) -> None:
         """As `KVStore.check_keys`, of own pages; None for all."""
@@ -112,35 +87,12 @@ class ShardStore(KVStore):
         return self.placement.own(0, num_pages(self.length))
 
     def _compare(self, part: int, layer: int, pages: torch.Tensor) -> None:
+        if self._checks is None or self.backend != "cpu":
+            return
         try:
             self._memory.compare(part, layer, pages[self.owned(pages)])
         except DamagedSessionError as error:
             self.trouble = self.trouble or error
-
-    def fits_page(self, start: int, tokens: int) -> bool:
-        """Never: whose page it is has to be asked."""
-        return False
-
-    def append(self, layer: int, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Write those of the tokens [start, start + T) that are on own pages."""
-        for low, high in self.placement.runs(start, start + k.shape[0]):
-            piece = slice(low - start, high - start)
-            super().append(layer, low, k[piece], v[piece])
-
-    def append_own(
-        self, layer: int, runs: Sequence[tuple[int, int]], k: torch.Tensor, v: torch.Tensor
-    ) -> None:
-        """Write tokens on own pages.
-
-        Args:
-            runs: which, as [first, last).
-            k, v: [tokens of the runs, num_kv_heads, head_dim].
-        """
-        at = 0
-        for low, high in runs:
-            piece = slice(at, at + high - low)
-            super().append(layer, low, k[piece], v[piece])
-            at += high - low
 
     def map_own(
         self, folder: Path, file_tokens: int, tokens: int, seed: int, *, shared: bool
@@ -162,8 +114,7 @@ class ShardStore(KVStore):
         The record of what is done is rank 0's and vouches for the pages of all ranks, so none may
         still be on its way from a GPU.
         """
-        for low, high in self.placement.runs(start // PAGE_TOKENS * PAGE_TOKENS, end):
-            self._memory.save(low // PAGE_TOKENS, num_pages(high))
+        self._memory.save(start // PAGE_TOKENS, num_pages(end))
         self._memory.flush()
         return end
 
@@ -171,60 +122,126 @@ class ShardStore(KVStore):
         """Wait until the own pages are in the files. Raises OSError."""
         self._memory.flush()
 
-    def tail_own(self) -> Tail:
+    def tail_own(self) -> ShardTail:
         """`KVStore.tail`; of use where the last page is an own one."""
-        return super().tail()
+        page = max(self.length - 1, 0) // PAGE_TOKENS
+        owner = int(self.placement.owners[page])
+        pages: list[torch.Tensor] = []
+        scales: list[torch.Tensor | None] = []
+        if owner == self.placement.rank:
+            slot = int(self.slots.of[page])
+            pages = [pages[slot].clone() for pages in self.pages]
+            scales = [None if scales is None else scales[slot].clone() for scales in self.scales]
+        return ShardTail(self.length, pages, scales, None, owner)
 
-    def rewind_own(self, tail: Tail) -> None:
-        """`KVStore.rewind`; a last page that is another rank's is none of ours."""
-        page = max(tail.length - 1, 0) // PAGE_TOKENS
-        if bool(self.owned(torch.tensor([page]))):
-            super().rewind(tail)
+    def rewind_own(self, tail: ShardTail) -> None:
+        """`KVStore.rewind`.
+
+        A last page that has moved since goes back to the rank that has it as it was.
+        """
+        page, filled = divmod(tail.length, PAGE_TOKENS)
+        # A page that was full is as it was.
+        if filled:
+            self._hand(page, tail.owner)
+            if tail.owner == self.placement.rank:
+                self._restore(page, tail)
         self.truncate(tail.length)
+
+    def _restore(self, page: int, tail: Tail) -> None:
+        slot = int(self.slots.of[page])
+        self._memory.written(slot)
+        for layer, (pages, scales) in enumerate(zip(tail.pages, tail.scales, strict=True)):
+            self.pages[layer][slot].copy_(pages)
+            mine = self.scales[layer]
+            if mine is not None and scales is not None:
+                mine[slot].copy_(scales)
+
+    def reserve_slots(self, pages: Sequence[int], to: int) -> None:
+        """Before `move`: room for the pages where they go.
+
+        Raises:
+            DoesNotFitError: the device has none.
+        """
+        if self.placement.rank == to:
+            coming = int((self.placement.owners[list(pages)] != to).sum())
+            self._grow(self.slots.short_of(coming))
 
     def move(self, group: Group, pages: Sequence[int], to: int) -> None:
         """Send pages, with their summaries, from their owners to a rank; collective.
 
         Args:
             group: all ranks.
-            pages: whole pages, before the one that is written next.
+            pages: whole pages, before the one that is written next; see `reserve_slots`.
             to: their new owner.
         """
-        owners = self.placement.owners[list(pages)]
+        which = torch.tensor(pages)
+        which = which[self.placement.owners[which] != to]
+        owners, rank = self.placement.owners[which], self.placement.rank
+        came, gone = which.tolist(), which[owners == rank].tolist()
+        if rank == to and came:
+            self.slots.take(came)
+            self._place()
+            self._memory.written(int(self.slots.of[which].min()))
         for layer in range(self.layout.num_layers):
-            self._move_layer(group, layer, torch.tensor(pages), owners, to)
-        came = [page for page, owner in zip(pages, owners.tolist(), strict=True) if owner != to]
-        self.placement.move(pages, to)
-        if self.placement.rank == to and self._checks is not None:
+            self._move_layer(group, layer, which, owners, to)
+        self.placement.move(came, to)
+        self.slots.leave(gone)
+        if rank == to and self._checks is not None:
             self._checks.trust(came)
         self._place()
 
     def _move_layer(
         self, group: Group, layer: int, pages: torch.Tensor, owners: torch.Tensor, to: int
     ) -> None:
+        """Records and summaries of pages that are another rank's."""
+        records, layout = self._memory.records[layer], self.layout
         summaries = self._index[layer].summaries.transpose(0, 1)
+        for rank, rows in enumerate(self._sent(group, layer, pages, owners, to)):
+            if len(rows):
+                at = self.slots.of[pages[owners == rank]].to(self.device)
+                record, summary = rows.split((layout.page_bytes, layout.summary_bytes), 1)
+                records[at] = record
+                shape = (len(at), *layout.summary_shape)
+                summaries[at] = from_bytes(summary.contiguous(), layout.dtype, shape)
+
+    def _sent(
+        self, group: Group, layer: int, pages: torch.Tensor, owners: torch.Tensor, to: int
+    ) -> list[torch.Tensor]:
+        """Send pages of one layer to a rank; collective.
+
+        Args:
+            pages, owners: int64 [n], and the rank of each.
+            to: who takes them.
+
+        Returns:
+            of each rank uint8 [its pages, page_bytes + summary_bytes]; of no pages elsewhere.
+        """
         row_bytes = self.layout.page_bytes + self.layout.summary_bytes
-        empty = torch.empty(0, dtype=torch.uint8, device=self.device)
-        parts = [empty] * group.size
-        mine = pages[owners == group.rank] if group.rank != to else pages[:0]
-        if len(mine):
-            for part in (KEYS, VALUES, SUMMARY):
-                self._compare(part, layer, mine)
-            at = mine.to(self.device)
-            rows = (self.pages[layer][at], summaries[at])
-            parts[to] = torch.cat([as_bytes(x) for x in rows])
+        mine = pages[owners == group.rank]
+        for part in (KEYS, VALUES, SUMMARY):
+            self._compare(part, layer, mine)
+        at = self.slots.of[mine].to(self.device)
+        summaries = self._index[layer].summaries[:, at].transpose(0, 1)
+        rows = (
+            self._memory.records[layer][at],
+            as_bytes(summaries).view(len(at), self.layout.summary_bytes),
+        )
+        parts = [torch.empty(0, dtype=torch.uint8, device=self.device)] * group.size
+        parts[to] = as_bytes(torch.cat(rows, 1))
         sizes = [0] * group.size
         if group.rank == to:
-            sizes = [int((owners == r).sum()) * row_bytes for r in range(group.size)]
-            sizes[to] = 0
-        received = group.exchange(parts, sizes, "pages")
-        for rank, raw in enumerate(received):
-            if not len(raw):
-                continue
-            at = pages[owners == rank].to(self.device)
-            borders = (len(at) * self.layout.page_bytes, len(at) * self.layout.summary_bytes)
-            content, summary = raw.split(borders)
-            pages_shape = (len(at), *self.layout.page_shape)
-            self.pages[layer][at] = from_bytes(content, self.layout.dtype, pages_shape)
-            summary_shape = (len(at), *self.layout.summary_shape)
-            summaries[at] = from_bytes(summary, self.layout.dtype, summary_shape)
+            sizes = [int((owners == rank).sum()) * row_bytes for rank in range(group.size)]
+        return [raw.view(-1, row_bytes) for raw in group.exchange(parts, sizes, "pages")]
+
+    def picked_by(
+        self, group: Group, layer: int, pages: Sequence[int], to: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Pages of whichever rank as `KVStore.picked` gives them, on the rank `to`; collective."""
+        which = torch.tensor(pages)
+        owners, page_bytes = self.placement.owners[which], self.layout.page_bytes
+        records = torch.zeros(len(pages), page_bytes, dtype=torch.uint8, device=self.device)
+        for rank, rows in enumerate(self._sent(group, layer, which, owners, to)):
+            if len(rows):
+                at = (owners == rank).nonzero().flatten().to(self.device)
+                records[at] = rows[:, :page_bytes]
+        return contents(records, self.layout), scales_of(records, self.layout)

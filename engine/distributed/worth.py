@@ -10,6 +10,7 @@ from hipcli.engine.distributed.group import Group
 from hipcli.engine.distributed.store import ShardStore
 from hipcli.engine.reading.worth import LAYER_STEP, PIECE_PAGES, UNUSUAL_TOKENS, whitened
 from hipcli.engine.store.layout import PAGE_TOKENS, num_pages
+from hipcli.kernels.paging import dequantise
 
 PURPOSE = "worth"
 
@@ -39,7 +40,10 @@ def _layer_worth(
 
     def keys(first: int) -> torch.Tensor:
         pages = own[first : first + PIECE_PAGES].to(store.device)
-        return store.pages[layer][pages, 0].float()
+        rows, scales = store.rows_of_own(layer, pages)
+        if scales is None:
+            return rows[:, 0].float()
+        return dequantise(rows[:, 0], scales[:, 0], store.layout.dtype).float()
 
     pieces = range(0, len(own), PIECE_PAGES)
     total = torch.zeros(heads, 1, width, device=store.device)

@@ -115,6 +115,7 @@ class Subject:
         keep: part of the context that is kept.
         rounds: how often evidence is looked for.
         heads: digest of the calibration that the votes follow; "" where all heads vote alike.
+        looks: how many of the best pages are looked at again (`EngineConfig.looks`).
     """
 
     model: str
@@ -125,6 +126,7 @@ class Subject:
     keep: float = 1.0
     rounds: int = 1
     heads: str = ""
+    looks: int = 0
 
 
 def cell_key(
@@ -140,8 +142,9 @@ def key_of_row(row: dict[str, Any]) -> str:
     """The key of the cell that a row of the results belongs to; "" for a row of another kind."""
     try:
         text = Text(**{name: row[name] for name in Text.__slots__})
-        # Results from before contexts could be pruned, evidence looked for again, heads calibrated.
-        whole = {"keep": 1.0, "rounds": 1, "heads": "", **row}
+        # Results from before contexts could be pruned, evidence looked for again, heads calibrated,
+        # pages looked at again.
+        whole = {"keep": 1.0, "rounds": 1, "heads": "", "looks": 0, **row}
         subject = Subject(**{name: whole[name] for name in Subject.__slots__})
         return cell_key(text, subject, row["haystack_digest"], row["texts_version"])
     except (KeyError, TypeError):

@@ -173,6 +173,7 @@ class Evaluation:
                 keep,
                 1 if method in BASELINES else self.plan.rounds,
                 "" if method in BASELINES else heads,
+                0 if method in BASELINES else self.engine.config.looks,
             )
             for method, answer, keep in self.plan.settings()
             if method != "oracle" or TASKS[text.task].has_needles

@@ -54,11 +54,12 @@ def task_name(row: dict[str, Any]) -> str:
 
 
 def answer_name(row: dict[str, Any]) -> str:
-    """The answer mode, how the heads vote if not alike and once, and how much of the context it
-    had if not all of it."""
+    """The answer mode, how the heads vote if not alike and once, how many pages are looked at
+    again if any, and how much of the context it had if not all of it."""
     keep, rounds = row.get("keep", 1.0), row.get("rounds", 1)
     name = str(row["answer"]) if rounds == 1 else f"{row['answer']}, {rounds} rounds"
     name = f"{name}, calibrated" if row.get("heads") else name
+    name = f"{name}, {row['looks']} looks" if row.get("looks") else name
     return name if keep == 1 else f"{name}, {keep:g} kept"
 
 

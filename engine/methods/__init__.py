@@ -5,12 +5,12 @@ as "module:attribute" so that listing methods loads no torch.
 """
 
 import dataclasses
-import difflib
 import importlib
 from typing import Any, NamedTuple
 
 from hipcli.engine.errors import UsageError
 from hipcli.engine.methods.configs import HipConfig
+from hipcli.engine.nearest import nearest
 
 
 class MethodEntry(NamedTuple):
@@ -112,8 +112,8 @@ def entry(name: str) -> MethodEntry:
     try:
         return METHODS[name]
     except KeyError:
-        close = difflib.get_close_matches(name, METHODS, n=1)
-        guess = f"did you mean '{close[0]}'? " if close else ""
+        close = nearest(name, METHODS)
+        guess = f"did you mean '{close}'? " if close else ""
         raise UsageError(
             f"unknown method '{name}'", f"{guess}methods: {', '.join(METHODS)} (see hip methods)"
         ) from None

@@ -33,7 +33,7 @@ def with_pages(blocks: torch.Tensor, pages: torch.Tensor, block_size_k: int) -> 
     Args:
         blocks: int32 [N, num_kv_heads, n] in units of `block_size_k`, -1 for the unused tail; none
             of them in `pages`.
-        pages: int64 [m].
+        pages: int64 [m], -1 for none.
         block_size_k: tokens of a block, a part of a page.
 
     Returns:

@@ -1,6 +1,5 @@
 """From the name a user typed to a model folder on this machine. Never downloads."""
 
-import difflib
 import re
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from hipcli.engine.models import hub
 from hipcli.engine.models.aliases import ALIASES, Alias
 from hipcli.engine.models.folders import ModelFolder, check_folder, read_manifest
 from hipcli.engine.models.gguf import Progress, converted, no_progress
+from hipcli.engine.nearest import nearest
 
 # Folder names hip gives to converted models.
 _MADE_HERE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
@@ -46,11 +46,11 @@ def resolve(name: str, *, models_dir: Path, progress: Progress = no_progress) ->
         raise ModelError(
             f"The model {name} is not on this machine.", hint=f"Run: hip models pull {name}"
         )
-    close = difflib.get_close_matches(name, ALIASES, n=1)
+    close = nearest(name, ALIASES)
     use = f"Use {', '.join(ALIASES)}, an org/name of the hub, a folder, or a .gguf file."
     raise ModelError(
         f"There is no model {name!r}: no alias, file or folder of that name.",
-        hint=f"Did you mean {close[0]!r}?" if close else use,
+        hint=f"Did you mean {close!r}?" if close else use,
     )
 
 

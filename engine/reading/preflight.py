@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 _MIN_TOKENS = 256
 
 
-def check_memory(config: EngineConfig, folder: ModelFolder, capacity_tokens: int) -> None:
+def check_memory(
+    config: EngineConfig, folder: ModelFolder, capacity_tokens: int, held_pages: int | None = None
+) -> None:
     """Refuse what takes more than `config` allows on the device that is used.
 
     Args:
         config: with its limits; 0 is none.
         folder: of the model.
         capacity_tokens: of context, question and answer together.
+        held_pages: most of their pages that one of several ranks has, all of them in its memory;
+            None where there is one device, which may leave some to files.
 
     Raises:
         DoesNotFitError: too much, with both numbers and what would help.
@@ -49,25 +53,33 @@ def check_memory(config: EngineConfig, folder: ModelFolder, capacity_tokens: int
 
     dtype = getattr(torch, pick_dtype(config.dtype, device, config.models_dir))
     layout = _layout(folder, dtype, config.kv_dtype)
-    page_bytes, fixed, what = _summary_bytes(layout), 0, "the summaries"
-    if on_gpu:
+    pages, told = num_pages(capacity_tokens), f"{capacity_tokens:,} tokens"
+    page_bytes, fixed, what = layout.num_bytes(PAGE_TOKENS), 0, "keys and values"
+    if held_pages is not None:
+        told = f"{min(held_pages * PAGE_TOKENS, capacity_tokens):,} of {told} on one rank"
+    elif on_gpu:
         page_bytes, fixed, what = _on_gpu(config, layout, capacity_tokens)
-    weights, kv = _weights_bytes(folder, dtype), fixed + num_pages(capacity_tokens) * page_bytes
+    else:
+        page_bytes, what = _summary_bytes(layout), "the summaries"
+    held = pages if held_pages is None else held_pages
+    weights, kv = _weights_bytes(folder, dtype), fixed + held * page_bytes
     if config.weights == "int8" and not on_gpu:
         # Embeddings keep their dtype; norms are nothing beside them.
         weights = weights // dtype.itemsize + _embedding_bytes(folder, dtype)
     if weights + kv <= limit:
         return
     flag = "--gpu-memory" if on_gpu else "--host-memory"
-    room = (limit - weights - fixed) // page_bytes * PAGE_TOKENS
+    room = (limit - weights - fixed) // page_bytes * pages // max(held, 1) * PAGE_TOKENS
     ways = [f"raise {flag}"]
     if room >= _MIN_TOKENS:
         ways.append(f"cut the text with --fit middle --context-limit {room}")
     if on_gpu and not layout.quantised:
         ways.append("halve keys and values with --kv-dtype fp8_e4m3")
+    if held_pages is not None:
+        ways.append("use more ranks (--gpus)")
     ways.append("use a smaller model")
     raise DoesNotFitError(
-        f"weights ({_mib(weights)}) and {what} of {capacity_tokens:,} tokens"
+        f"weights ({_mib(weights)}) and {what} of {told}"
         f" ({_mib(kv)}) take {_mib(weights + kv)}; {flag} allows {_mib(limit)}",
         ", or ".join(ways),
     )

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
 
 from hipcli.engine.sessions import locks
@@ -78,26 +79,27 @@ class Disk:
 
     def copy(self, source: Path, target: Path, num_bytes: int) -> None:
         """The first `num_bytes` of `source` become those of `target`, which is there already."""
-        self._gather(source, target, [(0, num_bytes)])
+        self.gather(source, target, [(0, num_bytes)])
 
     def gather(self, source: Path, target: Path, parts: Sequence[tuple[int, int]]) -> None:
         """Parts (offset, bytes) of `source`, one behind the other, become the start of `target`."""
-        self._gather(source, target, parts)
+        fd = os.open(target, os.O_WRONLY)
+        try:
+            with open(source, "rb", buffering=0) as reader:
+                for part in parts:
+                    self._append(fd, reader, *part)
+        finally:
+            os.close(fd)
 
-    def _gather(self, source: Path, target: Path, parts: Sequence[tuple[int, int]]) -> None:
-        with open(source, "rb", buffering=0) as reader:
-            fd = os.open(target, os.O_WRONLY)
-            try:
-                for offset, num_bytes in parts:
-                    reader.seek(offset)
-                    while num_bytes > 0:
-                        piece = reader.read(min(num_bytes, COPIED_BYTES))
-                        if not piece:
-                            raise OSError(f"{source.name} is shorter than it was")
-                        self._put(fd, piece)
-                        num_bytes -= len(piece)
-            finally:
-                os.close(fd)
+    def _append(self, fd: int, reader: FileIO, offset: int, num_bytes: int) -> None:
+        """Write a part of an open file."""
+        reader.seek(offset)
+        while num_bytes > 0:
+            piece = reader.read(min(num_bytes, COPIED_BYTES))
+            if not piece:
+                raise OSError(f"{reader.name} is shorter than it was")
+            self._put(fd, piece)
+            num_bytes -= len(piece)
 
     def link(self, source: Path, target: Path) -> None:
         """`target` is the same file as `source`; a copy where the file system has no links."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,18 @@ STAGED_PAGES = 16
 # Told of rows of a file on their way: the first one's number, and uint8 [n, bytes of a row].
 Seen = Callable[[int, np.ndarray], None]
 
-# A piece on its way to a file: turn of its buffer, first row, number of rows, bytes.
-_Waiting = tuple[int, int, int, memoryview]
+# A piece on its way to a file: turn of its buffer, the rows of the file, bytes.
+_Waiting = tuple[int, Sequence[int], memoryview]
+
+
+def _neighbours(pages: Sequence[int], raw: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+    """Rows of a file in runs: the first row, how many rows, and their bytes in `raw`."""
+    row_bytes = len(raw) // len(pages)
+    first = 0
+    for place in range(1, len(pages) + 1):
+        if place == len(pages) or pages[place] != pages[place - 1] + 1:
+            yield pages[first], place - first, raw[first * row_bytes : place * row_bytes]
+            first = place
 
 
 def _rows_of(raw: memoryview, count: int) -> np.ndarray:
@@ -81,26 +91,30 @@ class Copier:
         return raw.view(rows.dtype).view(rows.shape), memoryview(raw.numpy().data)
 
     def _pieces(
-        self, rows: torch.Tensor, first: int, last: int, at: int
-    ) -> list[tuple[int, torch.Tensor]]:
-        row_bytes = rows[0].numel() * rows.element_size()
-        step = max(1, self._buffers[0].numel() // row_bytes)
-        starts = range(first, last, step)
-        return [(start, rows[start - at : min(start + step, last) - at]) for start in starts]
+        self, rows: torch.Tensor, pages: Sequence[int]
+    ) -> Iterator[tuple[torch.Tensor, Sequence[int]]]:
+        row_bytes = rows[:1].numel() * rows.element_size()
+        step = max(1, self._buffers[0].numel() // max(row_bytes, 1))
+        for start in range(0, len(pages), step):
+            yield rows[start : start + step], pages[start : start + step]
 
-    def read(
-        self, path: Path, rows: torch.Tensor, first: int, last: int, seen: Seen, at: int = 0
-    ) -> None:
-        """Rows [first, last) of the file become those of the tensor, whose first one is row `at` of
-        the file; asynchronously."""
+    def read(self, path: Path, rows: torch.Tensor, pages: Sequence[int], seen: Seen) -> None:
+        """Rows of the file become those of a tensor; asynchronously.
+
+        Args:
+            path: the file.
+            rows: [n, ...].
+            pages: which rows of the file, n of them, ascending.
+            seen: told of each run of neighbours.
+        """
         with open(path, "rb", buffering=0) as file:
-            for start, piece in self._pieces(rows, first, last, at):
+            for piece, places in self._pieces(rows, pages):
                 if self._events:
                     self._events[self._turn ^ 1].synchronize()
-                tensor, raw = self._staged(piece)
-                offset = start * (len(raw) // len(piece))
-                read_whole(file.fileno(), raw, offset, path.name)
-                seen(start, _rows_of(raw, len(piece)))
+                tensor, whole = self._staged(piece)
+                for first, count, raw in _neighbours(places, whole):
+                    read_whole(file.fileno(), raw, first * (len(raw) // count), path.name)
+                    seen(first, _rows_of(raw, count))
                 if self._stream is None:
                     piece.copy_(tensor)
                     continue
@@ -108,17 +122,15 @@ class Copier:
                     piece.copy_(tensor, non_blocking=True)
                     self._events[self._turn].record()
 
-    def write(
-        self, path: Path, rows: torch.Tensor, first: int, last: int, seen: Seen, at: int = 0
-    ) -> None:
-        """Rows [first, last) of the file become those of the tensor, whose first one is row `at`.
+    def write(self, path: Path, rows: torch.Tensor, pages: Sequence[int], seen: Seen) -> None:
+        """The rows of a tensor become rows of the file, named as in `read`.
 
         While one piece is written to the file the next one comes from the device.
         """
         fd = os.open(path, os.O_WRONLY)
         try:
             waiting: _Waiting | None = None
-            for start, piece in self._pieces(rows, first, last, at):
+            for piece, places in self._pieces(rows, pages):
                 tensor, raw = self._staged(piece)
                 if self._stream is None:
                     tensor.copy_(piece)
@@ -127,7 +139,7 @@ class Copier:
                         tensor.copy_(piece, non_blocking=True)
                         self._events[self._turn].record()
                 self._put(fd, waiting, seen)
-                waiting = (self._turn, start, len(piece), raw)
+                waiting = (self._turn, places, raw)
             self._put(fd, waiting, seen)
         finally:
             os.close(fd)
@@ -135,11 +147,12 @@ class Copier:
     def _put(self, fd: int, waiting: _Waiting | None, seen: Seen) -> None:
         if waiting is None:
             return
-        turn, start, count, raw = waiting
+        turn, places, whole = waiting
         if self._events:
             self._events[turn].synchronize()
-        seen(start, _rows_of(raw, count))
-        write_whole(fd, raw, start * (len(raw) // count))
+        for first, count, raw in _neighbours(places, whole):
+            seen(first, _rows_of(raw, count))
+            write_whole(fd, raw, first * (len(raw) // count))
 
     def read_here(self, path: Path, rows: np.ndarray, first: int, seen: Seen) -> None:
         """Rows of the file from `first` on become uint8 [n, bytes of a row] in main memory."""

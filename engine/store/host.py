@@ -33,6 +33,8 @@ class HostMemory:
         scales: per layer fp32 [capacity, 2, num_kv_heads] of quantised pages, else None.
         summaries: per layer [num_kv_heads, capacity, 2, head_dim], a view of memory in which a
             page's summary lies in one piece, so that a file of them grows at its end.
+        records: per layer uint8 [capacity, page_bytes], what a file holds of a page: pages and
+            scales are views of them.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class HostMemory:
         self.pages: list[torch.Tensor] = []
         self.scales: list[torch.Tensor | None] = []
         self.summaries: list[torch.Tensor] = []
+        self.records: list[torch.Tensor] = []
         for _ in range(layout.num_layers):
             pages = AddressRange(capacity * layout.page_bytes)
             index = AddressRange(capacity * layout.summary_bytes)
             self._ranges.append((pages, index))
             records = pages.tensor(torch.uint8, (capacity, layout.page_bytes))
+            self.records.append(records)
             self.pages.append(contents(records, layout))
             self.scales.append(scales_of(records, layout))
             summaries = index.tensor(layout.dtype, (capacity, *layout.summary_shape))

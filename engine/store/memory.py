@@ -5,7 +5,7 @@ They are tensors there, and threads copy finished pages to the files while the n
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -38,6 +38,8 @@ class DeviceMemory:
             lie between two pages.
         scales: per layer fp32 [capacity, 2, num_kv_heads] of quantised pages, else None.
         summaries: per layer [num_kv_heads, capacity, 2, head_dim], contiguous.
+        records: per layer uint8 [capacity, page_bytes], what a file holds of a page: pages and
+            scales are views of them.
     """
 
     def __init__(
@@ -51,8 +53,7 @@ class DeviceMemory:
             torch.zeros((heads, capacity, *summary), dtype=layout.dtype, device=device)
             for _ in range(layout.num_layers)
         ]
-        # What a file holds of a layer, a row a page.
-        self._records = [
+        self.records = [
             torch.zeros(
                 capacity if rows is None else rows,
                 layout.page_bytes,
@@ -61,8 +62,8 @@ class DeviceMemory:
             )
             for _ in range(layout.num_layers)
         ]
-        self.pages = [contents(records, layout) for records in self._records]
-        self.scales = [scales_of(records, layout) for records in self._records]
+        self.pages = [contents(records, layout) for records in self.records]
+        self.scales = [scales_of(records, layout) for records in self.records]
         self._files: LayerFiles = ()
         self._checks: PageChecks | None = None
         self._pending: deque[tuple[int, list[Future[None]]]] = deque()
@@ -159,14 +160,21 @@ class DeviceMemory:
     ) -> None:
         act(Copier(self._layout, self._device, ready), layers, checks, pages)
 
+    def _runs(self, first: int, last: int) -> Iterator[tuple[Sequence[int], int]]:
+        """Pages [first, last) that are here, and the row where each run of them begins."""
+        yield range(first, last), first
+
     def _read(
         self, copier: Copier, layers: range, checks: PageChecks, pages: tuple[int, int]
     ) -> None:
         for layer in layers:
             page_file, index_file = self._files[layer]
             page_seen, index_seen = per_part(checks.compare_rows, layer)
-            copier.read(page_file, self._records[layer], *pages, page_seen)
-            copier.read(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
+            summaries = self.summaries[layer].transpose(0, 1)
+            for run, first in self._runs(*pages):
+                rows = slice(first, first + len(run))
+                copier.read(page_file, self.records[layer][rows], run, page_seen)
+                copier.read(index_file, summaries[rows], run, index_seen)
         copier.finish()
 
     def _write(
@@ -175,8 +183,11 @@ class DeviceMemory:
         for layer in layers:
             page_file, index_file = self._files[layer]
             page_seen, index_seen = per_part(checks.record, layer)
-            copier.write(page_file, self._records[layer], *pages, page_seen)
-            copier.write(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
+            summaries = self.summaries[layer].transpose(0, 1)
+            for run, first in self._runs(*pages):
+                rows = slice(first, first + len(run))
+                copier.write(page_file, self.records[layer][rows], run, page_seen)
+                copier.write(index_file, summaries[rows], run, index_seen)
 
 
 def contents(records: torch.Tensor, layout: KVLayout) -> torch.Tensor:

@@ -76,6 +76,8 @@ class KVStore(FiledPages):
             for summaries in self._memory.summaries
         ]
         self.index = CheckedIndex(self._memory, self._index)
+        # What positions count in that are written; a store of some pages counts these alone.
+        self._written = self.kv
         self._checks = None
         self._seqlen_k = self.filled(0)
         self._seqlen = 0
@@ -228,7 +230,7 @@ class KVStore(FiledPages):
         self, layer: int, seqlen_k: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> None:
         """Write the newest of `seqlen_k` (int32 [1]) tokens to quantised pages."""
-        quantise_pages_(self.kv[layer], k, v, seqlen_k, backend=self.backend)
+        quantise_pages_(self._written[layer], k, v, seqlen_k, backend=self.backend)
 
     def append_at(
         self,
@@ -276,7 +278,7 @@ class KVStore(FiledPages):
 
     def summarise(self, layer: int, seqlen_k: torch.Tensor, num_new_tokens: int) -> None:
         """Summarise the pages that hold the newest of `seqlen_k` (int32 [1]) tokens."""
-        kv = self.kv[layer]
+        kv = self._written[layer]
         update_page_index_(
             self._index[layer],
             kv.k_pages,

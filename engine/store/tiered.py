@@ -112,9 +112,7 @@ class TieredMemory(DeviceMemory):
         layout, n = self._layout, last - first
         rows = torch.zeros(n, layout.page_bytes, dtype=torch.uint8, device=self._device)
         slots = self.slots.tables[layer, :, first:last].T.long()
-        for target, source in zip(
-            self._parts(rows), self._parts(self._records[layer]), strict=True
-        ):
+        for target, source in zip(self._parts(rows), self._parts(self.records[layer]), strict=True):
             target.copy_(source[slots, self._heads])
         return rows
 
@@ -164,7 +162,7 @@ class TieredMemory(DeviceMemory):
         wanted, which = pages.unique(return_inverse=True)
         rows = self.behind.records(layer, wanted)
         which, heads = which.to(self._device), heads.to(self._device)
-        pairs = list(zip(self._parts(self._records[layer]), self._parts(rows), strict=True))
+        pairs = list(zip(self._parts(self.records[layer]), self._parts(rows), strict=True))
         if keys_only:
             del pairs[1]
         for target, source in pairs:
@@ -215,7 +213,7 @@ class TieredMemory(DeviceMemory):
 
     def clear(self, page: int) -> None:
         """Zeros in the slots of a page, in all layers."""
-        for layer, records in enumerate(self._records):
+        for layer, records in enumerate(self.records):
             slots = self.slots.tables[layer, :, page].long()
             for part in self._parts(records)[:2]:
                 part[slots, self._heads] = 0
@@ -255,6 +253,7 @@ class TieredMemory(DeviceMemory):
     def _read(
         self, copier: Copier, layers: range, checks: PageChecks, pages: tuple[int, int]
     ) -> None:
+        first_page, last_page = pages
         for layer in layers:
             page_file, index_file = self._files[layer]
             page_seen, index_seen = per_part(checks.compare_rows, layer)
@@ -262,14 +261,16 @@ class TieredMemory(DeviceMemory):
                 if rows.is_cpu:
                     copier.read_here(page_file, rows.numpy(), first, page_seen)
                 else:
-                    copier.read(page_file, rows, first, first + len(rows), page_seen, first)
-            copier.read(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
+                    copier.read(page_file, rows, range(first, first + len(rows)), page_seen)
+            summaries = self.summaries[layer].transpose(0, 1)[first_page:last_page]
+            copier.read(index_file, summaries, range(first_page, last_page), index_seen)
         copier.finish()
 
     def _write(
         self, copier: Copier, layers: range, checks: PageChecks, pages: tuple[int, int]
     ) -> None:
         copier.wait()
+        first_page, last_page = pages
         for layer in layers:
             page_file, index_file = self._files[layer]
             page_seen, index_seen = per_part(checks.record, layer)
@@ -277,5 +278,6 @@ class TieredMemory(DeviceMemory):
                 if rows.is_cpu:
                     copier.write_here(page_file, rows.numpy(), first, page_seen)
                 else:
-                    copier.write(page_file, rows, first, first + len(rows), page_seen, first)
-            copier.write(index_file, self.summaries[layer].transpose(0, 1), *pages, index_seen)
+                    copier.write(page_file, rows, range(first, first + len(rows)), page_seen)
+            summaries = self.summaries[layer].transpose(0, 1)[first_page:last_page]
+            copier.write(index_file, summaries, range(first_page, last_page), index_seen)

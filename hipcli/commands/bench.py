@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from hipcli.config.options import CACHE, MODEL, MODELS_DIR, TALK
+from hipcli.config.options import CACHE, MODEL, MODELS_DIR, TALK, process_environment
 from hipcli.config.parameters import takes
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import HipError, UsageError
+from hipcli.engine.threads import prepare_threads
 from hipcli.exit_codes import ExitCode
 from hipcli.terminal.console import Console
 from hipcli.terminal.help_page import group
@@ -91,10 +92,11 @@ def distributed(context: typer.Context, device: Device = "cpu", rest: Rest = Non
 
 
 def _words(context: typer.Context, device: str, rest: list[str] | None) -> list[str]:
-    """The words of a benchmark of a model."""
+    """The words of a benchmark of a model, whose threads will be as many as when hip answers."""
     from hipcli.runs.checks import check_device
 
     settings = Settings.of(context)
+    prepare_threads(process_environment())
     if device not in ("cpu", "cuda"):
         raise UsageError(f"device {device!r} cannot be measured", "use --device cpu or cuda")
     check_device(device)

@@ -8,7 +8,8 @@ import typer
 from hipcli.commands.session_table import Key, Keys, describe, named_sessions, session_store
 from hipcli.config.options import CACHE, JSON, TALK
 from hipcli.config.parameters import takes
-from hipcli.config.settings import Settings, parse_keep, parse_size
+from hipcli.config.settings import Settings
+from hipcli.config.words import parse_keep, parse_size
 from hipcli.engine.errors import DamagedSessionError, SessionError, UsageError
 from hipcli.exit_codes import ExitCode
 from hipcli.terminal import formatting

@@ -5,15 +5,15 @@ Two files are looked at: the one named by `--config` (or HIP_CONFIG), then the u
 how it is read.
 """
 
-import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hipcli.config.option import Option
 from hipcli.engine.errors import UsageError
+from hipcli.engine.nearest import nearest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -57,9 +57,15 @@ def load(project: Path | None, user: Path, options: Sequence[Option]) -> dict[st
     return values
 
 
-def _load_file(path: Path, options: Sequence[Option]) -> dict[str, FileValue]:
+def read(path: Path) -> tuple[str, dict[str, Any]]:
+    """A file as text, and what it says.
+
+    Raises:
+        UsageError: it cannot be read, or is not TOML.
+    """
     try:
-        content = tomllib.loads(path.read_bytes().decode("utf-8"))
+        text = path.read_bytes().decode("utf-8")
+        return text, tomllib.loads(text)
     except OSError as error:
         raise UsageError(
             f"cannot read the configuration file {path}: {error.strerror}",
@@ -67,21 +73,24 @@ def _load_file(path: Path, options: Sequence[Option]) -> dict[str, FileValue]:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}", "correct the file") from error
+
+
+def _load_file(path: Path, options: Sequence[Option]) -> dict[str, FileValue]:
+    _, content = read(path)
     known = {option.name: option for option in options if option.in_file}
     for key, value in content.items():
         if key not in known:
-            raise UsageError(f"unknown key {key!r} in {path}", _suggestion(key, known))
+            raise UsageError(f"unknown key {key!r} in {path}", suggestion(key, known))
         if not _fits(value, known[key]):
             kind = _KINDS[known[key].kind]
             raise UsageError(f"{key} in {path} is {value!r}", f"it must be {kind}")
     return {key: FileValue(value, path) for key, value in content.items()}
 
 
-def _suggestion(key: str, known: dict[str, Option]) -> str:
-    close = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
-    return (
-        f"did you mean {close[0]!r}?" if close else "keys are the long options of `hip ask --help`"
-    )
+def suggestion(key: str, known: Collection[str]) -> str:
+    """What to do about a key that there is not."""
+    close = nearest(key, known)
+    return f"did you mean {close!r}?" if close else "keys are the long options of `hip ask --help`"
 
 
 def _fits(value: Any, option: Option) -> bool:

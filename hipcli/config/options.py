@@ -10,6 +10,7 @@ Typer parameters, `settings.py` the parsed values into configs. Environment vari
 """
 
 import os
+from collections.abc import MutableMapping
 from pathlib import Path
 
 import platformdirs
@@ -33,6 +34,12 @@ def completion_requested() -> bool:
 def switched_on(name: str) -> bool:
     """True when the environment switches a flag on, for errors before Typer has read it."""
     return os.environ.get(f"HIP_{name.upper()}", "").lower() in ("1", "true", "t", "yes", "y", "on")
+
+
+def process_environment() -> MutableMapping[str, str]:
+    """The variables of this process: other libraries read theirs when they are imported, and
+    what hip settles for them is written here before."""
+    return os.environ
 
 
 def told_rank() -> dict[str, str] | None:

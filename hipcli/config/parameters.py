@@ -1,6 +1,5 @@
 """Options as parameters of Typer's commands."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,11 +9,14 @@ import typer
 
 from hipcli.config import config_file, numbers, options
 from hipcli.config.option import Option
+from hipcli.engine.nearest import nearest
 from hipcli.terminal import completion
 
 # Keys of a context's `meta`: the parsed values by name, and those that a file gave.
 VALUES = "hipcli.values"
 FROM_FILES = "hipcli.from_files"
+_TRUTHS = {"true": True, "yes": True, "on": True, "1": True}
+_TRUTHS |= {"false": False, "no": False, "off": False, "0": False}
 
 
 def takes(*groups: tuple[Option, ...]) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -84,6 +86,27 @@ def _parser(option: Option) -> Callable[[Any], Any] | None:
     return numbers.decimal(option.minimum) if option.kind is float else None
 
 
+def value_of(option: Option, words: Sequence[str]) -> Any:
+    """A value from words as the flag of `option` would read them: more than one for a list alone.
+
+    Raises:
+        typer.BadParameter: it is none; the words say why.
+    """
+    if option.kind is list:
+        return list(words)
+    if len(words) != 1:
+        raise typer.BadParameter(f"takes one value, and there are {len(words)}")
+    word = words[0]
+    if option.kind is bool:
+        if word.lower() not in _TRUTHS:
+            raise typer.BadParameter(f"{word!r} is not true or false")
+        return _TRUTHS[word.lower()]
+    parse = _parser(option)
+    if parse is not None:
+        return parse(word)
+    return checked_choice(option.choices)(word) if option.choices else option.kind(word)
+
+
 def _completer(option: Option) -> Callable[..., Any] | None:
     """What a shell offers for the value of `option`."""
     if option.choices:
@@ -107,8 +130,8 @@ def checked_choice(choices: Sequence[str]) -> Callable[[str | None], str | None]
     def check(value: str | None) -> str | None:
         if value is None or value in choices:
             return value
-        close = difflib.get_close_matches(value, choices, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        close = nearest(value, choices)
+        hint = f"; did you mean {close!r}?" if close else ""
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(choices)}{hint}")
 
     return check

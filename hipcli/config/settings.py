@@ -5,8 +5,6 @@ Typer does the choosing: files enter as its "default map", below flags and varia
 """
 
 import dataclasses
-import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +15,10 @@ import typer
 from hipcli.config import options
 from hipcli.config.option import Option
 from hipcli.config.parameters import FROM_FILES, VALUES, takes
+from hipcli.config.words import parse_keep, parse_size, read_password
 from hipcli.engine.config import CacheConfig, EngineConfig, GenerationConfig
 from hipcli.engine.errors import UsageError
+from hipcli.engine.nearest import nearest
 from hipcli.terminal.console import Console
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from hipcli.documents.spool import Spool
 
 _METHOD_SETTINGS = tuple(option.name for option in options.METHOD if option.name != "method")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kmgt]i?b?|b)", re.IGNORECASE)
 # What makes no sense together: a session that is not used, renewed, required or named.
 _EXCLUSIVE = {
     "no_cache": ("refresh", "cached_only", "name"),
@@ -69,8 +68,8 @@ class Settings:
         words: list[str] = []
         for name, value in keywords.items():
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else "options are those of hip ask"
+                close = nearest(name, known)
+                hint = f"did you mean {close!r}?" if close else "options are those of hip ask"
                 raise UsageError(f"unknown option {name!r}", hint)
             words += _as_words(known[name], value)
         return _settings_of_words(console, words)
@@ -245,59 +244,6 @@ def _source(context: typer.Context, option: Option) -> str:
 
 def _shown(value: Any) -> str:
     return "not set" if value in (None, (), "") else str(value)
-
-
-def parse_size(text: str, flag: str) -> int:
-    """Bytes in a size such as `2MiB`, `1.5G` or `4096`; units are powers of 1024.
-
-    Args:
-        flag: what it was given to, for the error.
-
-    Raises:
-        UsageError: anything else.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"{flag}: {text!r} is not a size", "write it as 500KiB, 2MiB or 1GiB")
-    power = " kmgt".index((match[2].lower() or " ")[0].replace("b", " "))
-    return int(float(match[1]) * 1024**power)
-
-
-def parse_keep(text: str) -> float | None:
-    """What `--keep` says: None for auto, 1 for full, or a ratio.
-
-    Raises:
-        UsageError: anything else.
-    """
-    word = text.strip().lower()
-    if word in ("auto", "full"):
-        return None if word == "auto" else 1.0
-    try:
-        ratio = float(word)
-    except ValueError:
-        ratio = 0.0
-    if not 0 < ratio <= 1:
-        raise UsageError(
-            f"--keep: {text!r} is neither full, auto nor a ratio", "write a ratio as 0.25"
-        )
-    return ratio
-
-
-def read_password(path: Path | None) -> str | None:
-    """The first line of the password file, without its line end; None without a file.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
-    if path is None:
-        return None
-    try:
-        return path.read_text("utf-8").split("\n")[0].rstrip("\r")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageError(
-            f"cannot read the password file {path}: {reason}", "check the path"
-        ) from error
 
 
 def origin(context: typer.Context, name: str) -> str:

@@ -1,6 +1,5 @@
 """`hip chat`: questions in a loop over one session, typed or piped in."""
 
-import difflib
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from hipcli.config.arguments import Sources
 from hipcli.config.settings import Settings
 from hipcli.engine.errors import DoesNotFitError, HipError
 from hipcli.engine.events import Result
+from hipcli.engine.nearest import nearest
 from hipcli.exit_codes import ExitCode
 from hipcli.runs.asking import Run
 from hipcli.runs.conversation import Turn
@@ -158,8 +158,8 @@ class ChatRun(Run):
         if name == "/quit":
             return False
         if name not in actions:
-            close = difflib.get_close_matches(name, COMMANDS, n=1)
-            guess = f"did you mean {close[0]}?" if close else "/help lists them"
+            close = nearest(name, COMMANDS)
+            guess = f"did you mean {close}?" if close else "/help lists them"
             self._console.line(f"error: no command {name}; {guess}")
             return True
         try:

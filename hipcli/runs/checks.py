@@ -180,8 +180,6 @@ def check_ranks(settings: Settings) -> None:
             f"{ranks.size} GPUs are wanted: {reason}",
             f"--device cpu runs the {ranks.size} processes on its processors",
         )
-    if values["kv_dtype"] != "auto":
-        raise UsageError("--kv-dtype does not go with several GPUs yet", "leave it at auto")
     keep = settings.cache_config().keep
     if values["no_cache"] and keep is not None and keep < 1:
         raise UsageError(

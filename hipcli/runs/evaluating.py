@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli.config.settings import Settings, parse_keep, parse_size
+from hipcli.config.settings import Settings
+from hipcli.config.words import parse_keep, parse_size
 from hipcli.engine.errors import DoesNotFitError, HipError, UsageError
 from hipcli.engine.evaluation import summary
 from hipcli.engine.evaluation.haystacks import HAYSTACKS, HaystackKind, files_kind

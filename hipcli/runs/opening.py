@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli.config.options import DEFAULT_MODEL
+from hipcli.config.options import DEFAULT_MODEL, process_environment
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.errors import ModelError
 from hipcli.engine.threads import prepare_threads, quiet_transport
@@ -26,9 +26,10 @@ def open_engine(
     Args:
         ranks: the processes it runs on, where there are several; the engine is to be closed.
     """
-    prepare_threads()
+    environment = process_environment()
+    prepare_threads(environment)
     if ranks is not None:
-        quiet_transport()
+        quiet_transport(environment)
     ensure_model(console, config, view)
     view.phase("load")
     if ranks is not None:

@@ -106,8 +106,9 @@ def served(settings: Settings) -> bool:
     address = None if ranks is None or not ranks.rank else ranks.address()
     if address is None:
         return False
-    prepare_threads()
-    quiet_transport()
+    environment = options.process_environment()
+    prepare_threads(environment)
+    quiet_transport(environment)
     from hipcli.engine.distributed.working import work
 
     work(settings.engine_config(), address)

@@ -9,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from hipcli.config.eval_options import EVAL
 from hipcli.config.options import SECTIONS
+from hipcli.engine.nearest import nearest
 
 # Typer carries its own copy of Click, under a name that changed; this is its class of usage errors.
 PARSE_ERROR: Any = typer.BadParameter.__base__
@@ -58,8 +59,12 @@ class HelpfulGroup(TyperGroup):
     """A group of commands, listed before its few options."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if self.get_command(ctx, args[0]) is None and os.path.lexists(args[0]):
-            ctx.fail(f'{args[0]!r} is a file, not a command; try hip ask {args[0]} "QUESTION"')
+        if self.get_command(ctx, args[0]) is None:
+            if os.path.lexists(args[0]):
+                ctx.fail(f'{args[0]!r} is a file, not a command; try hip ask {args[0]} "QUESTION"')
+            close = nearest(args[0], self.list_commands(ctx))
+            guess = f". Did you mean {close!r}?" if close else ""
+            ctx.fail(f"No such command {args[0]!r}{guess}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

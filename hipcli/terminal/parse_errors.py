@@ -1,10 +1,10 @@
 """What Typer has to say about a command line, as one line: what is wrong, and what was meant."""
 
-import difflib
 import os
 from collections.abc import Sequence
 from typing import Any
 
+from hipcli.engine.nearest import nearest
 from hipcli.terminal.formatting import one_line
 
 
@@ -40,8 +40,8 @@ def _unknown(option: str, context: Any, words: Sequence[str], hint: str) -> tupl
     if not option.startswith("--"):
         return message, f"what begins with a dash and is no option goes after --; {hint}"
     known = [flag for parameter in context.command.get_params(context) for flag in parameter.opts]
-    close = difflib.get_close_matches(option, known, n=1)
-    return message, f"did you mean {close[0]}? {hint}" if close else hint
+    close = nearest(option, known)
+    return message, f"did you mean {close}? {hint}" if close else hint
 
 
 def _called(parameter: Any) -> str:

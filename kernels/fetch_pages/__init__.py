@@ -1,13 +1,12 @@
-"""Pages between main memory and the slots of a device, for one page and KV head at a time."""
+"""Pages from main memory into the slots of a device, for one page and KV head at a time."""
 
 from __future__ import annotations
 
 import torch
 
-from ..backends import implementation, resolve
+from ..backends import implementation
 from ..checks import (
     FLOAT_DTYPES,
-    check_page_table,
     check_values,
     require_dtype,
     require_positive,
@@ -84,37 +83,6 @@ def fetch_values_(
         )
     run = implementation("fetch_pages", backend, kv.k_pages.device, "fetch_values_")
     run(kv, host, quarters, slots)
-
-
-def write_pages_(
-    kv: PagedKV, host: HostPages, pages: torch.Tensor, *, backend: str = "auto"
-) -> None:
-    """Copy whole pages, with their scales, from the slots to main memory, in place.
-
-    Whoever reads them on the host waits for the stream first.
-
-    Args:
-        kv: slots and the page table that says where the pages stand: a shared one or that of
-            each KV head.
-        host: where the pages belong in main memory.
-        pages: int32 [n] logical pages; -1 for none.
-        backend: a name of BACKENDS, or "auto".
-
-    A page whose slab is not in main memory is left out.
-
-    Raises:
-        ValueError: a shape or value does not fit; on the reference, a page without a slot.
-        TypeError: a dtype or device does not fit.
-    """
-    _check(kv, host, backend)
-    heads = kv.k_pages.shape[1]
-    check_page_table(kv.page_table, heads, resolve(backend, kv.k_pages.device))
-    require_shape("pages", pages, (None,))
-    require_dtype("pages", pages, (torch.int32,))
-    require_unit_stride("pages", pages)
-    require_same_device(k_pages=kv.k_pages, page_table=kv.page_table, bases=host.bases, pages=pages)
-    run = implementation("fetch_pages", backend, kv.k_pages.device, "write_pages_")
-    run(kv, host, pages)
 
 
 def _check_moves(

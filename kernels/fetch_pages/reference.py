@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ..paging import one_head, slots_of
+from ..paging import one_head
 from ..types import QUARTERS, HostPages, PagedKV
 
 
@@ -33,18 +33,14 @@ def _parts(kv: PagedKV, slot: int, record: torch.Tensor) -> list[tuple[torch.Ten
     return pairs
 
 
-def _head(kv: PagedKV, head: int) -> tuple[PagedKV, int]:
-    """One KV head alone, and the bytes from the record's begin to its keys."""
-    return one_head(kv, head), head * kv.k_pages.stride(1) * kv.k_pages.element_size()
-
-
 def _moves(
     kv: PagedKV, host: HostPages, listed: torch.Tensor, slots: torch.Tensor, per_page: int
 ) -> Iterator[tuple[int, list[tuple[torch.Tensor, torch.Tensor]]]]:
     """What is listed, `per_page` numbers to a page, and the `_parts` of its page."""
     record_bytes = kv.k_pages.stride(0) * kv.k_pages.element_size()
     for head, (row, targets) in enumerate(zip(listed.tolist(), slots.tolist(), strict=True)):
-        part, skipped = _head(kv, head)
+        part = one_head(kv, head)
+        skipped = head * kv.k_pages.stride(1) * kv.k_pages.element_size()
         for number, slot in zip(row, targets, strict=True):
             if number < 0 or slot < 0:
                 continue
@@ -69,17 +65,3 @@ def fetch_values_(
     for number, (_, (here, there), *_) in _moves(kv, host, quarters, slots, QUARTERS):
         some = number % QUARTERS
         here.chunk(QUARTERS)[some].copy_(there.chunk(QUARTERS)[some])
-
-
-def write_pages_(kv: PagedKV, host: HostPages, pages: torch.Tensor) -> None:
-    """See `hipcli.kernels.fetch_pages.write_pages_`."""
-    record_bytes = kv.k_pages.stride(0) * kv.k_pages.element_size()
-    for page in pages[pages >= 0]:
-        record = _record(host, int(page), record_bytes)
-        if record is None:
-            continue
-        for head in range(kv.k_pages.shape[1]):
-            part, skipped = _head(kv, head)
-            slot = int(slots_of(part.page_table, page[None].long()))
-            for here, there in _parts(part, slot, record[skipped:]):
-                there.copy_(here)

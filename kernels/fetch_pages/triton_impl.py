@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..triton_common import has_slot, head_table, load_slots, require_launchable
+from ..triton_common import require_launchable
 from ..types import QUARTERS, HostPages, PagedKV
 
 WORD_BYTES = 4
@@ -63,14 +63,8 @@ class Layout:
 
 
 @triton.jit
-def _record_at(base, page, slab_pages, RECORD: tl.constexpr):
-    """Address of a page's record, of a slab that begins at `base`."""
-    return base + (page % slab_pages).to(tl.int64) * (RECORD * 4)
-
-
-@triton.jit
-def _move_piece(pool, address, slot, head, piece, SIZES: tl.constexpr, TO_HOST: tl.constexpr):
-    """Move one piece of the keys or values of a page and KV head, the first one with the scales."""
+def _move_piece(pool, address, slot, head, piece, SIZES: tl.constexpr):
+    """Bring one piece of keys or values of a page and KV head, the first one with the scales."""
     RUN: tl.constexpr = SIZES[0]
     HEAD: tl.constexpr = SIZES[2]
     PIECE: tl.constexpr = SIZES[6]
@@ -82,23 +76,21 @@ def _move_piece(pool, address, slot, head, piece, SIZES: tl.constexpr, TO_HOST: 
     word = (piece % PER_RUN) * PIECE + tl.arange(0, PIECE)
     at = head * HEAD + is_value * SIZES[3] + word
     inside = word < RUN
-    source = here + at if TO_HOST else there + at
-    target = there + at if TO_HOST else here + at
     if SIZES[4] > 0:
         both = tl.arange(0, 2)
         at_scale = head + SIZES[4] + both * (SIZES[5] - SIZES[4])
         first = (both >= 0) & (piece == 0)
-        scale = tl.load((here if TO_HOST else there) + at_scale, mask=first)
-        words = tl.load(source, mask=inside)
-        tl.store((there if TO_HOST else here) + at_scale, scale, mask=first)
-        tl.store(target, words, mask=inside)
+        scale = tl.load(there + at_scale, mask=first)
+        words = tl.load(there + at, mask=inside)
+        tl.store(here + at_scale, scale, mask=first)
+        tl.store(here + at, words, mask=inside)
     else:
-        tl.store(target, tl.load(source, mask=inside), mask=inside)
+        tl.store(here + at, tl.load(there + at, mask=inside), mask=inside)
 
 
 @triton.jit
 def _move_values(pool, address, slot, head, quarter, piece, SIZES: tl.constexpr):
-    """Move one piece of a quarter of the values of a page and KV head."""
+    """Bring one piece of a quarter of the values of a page and KV head."""
     RUN: tl.constexpr = SIZES[0] // _QUARTERS
     there = tl.multiple_of(address.to(tl.pointer_type(tl.int32)), 16)
     here = pool + slot.to(tl.int64) * SIZES[1]
@@ -139,42 +131,16 @@ def _fetch(
     # Programs share the moves that there are, not the places of the list.
     rank = tl.where(listed, tl.cumsum(listed.to(tl.int32), axis=0), 0)
     count = tl.max(rank, axis=0)
-    record = _record_at(base, page, slab_pages, SIZES[1])
+    record = base + (page % slab_pages).to(tl.int64) * (SIZES[1] * 4)
     for unit in range(tl.program_id(0), count * PIECES, tl.num_programs(0)):
         mine = rank == unit // PIECES + 1
         address = tl.sum(tl.where(mine, record, 0), axis=0)
         to_slot = tl.sum(tl.where(mine, slot, 0), axis=0)
         if WHAT > 0:
-            _move_piece(pool, address, to_slot, head, unit % PIECES, SIZES, False)
+            _move_piece(pool, address, to_slot, head, unit % PIECES, SIZES)
         else:
             quarter = tl.sum(tl.where(mine, number % PER_PAGE, 0), axis=0)
             _move_values(pool, address, to_slot, head, quarter, unit % PIECES, SIZES)
-
-
-@triton.jit
-def _write(
-    pool,
-    page_table,
-    bases,
-    pages,
-    num_moves,
-    num_pages,
-    num_slabs,
-    slab_pages,
-    HEADS: tl.constexpr,
-    SIZES: tl.constexpr,
-):
-    PIECES: tl.constexpr = 2 * SIZES[7]
-    for unit in range(tl.program_id(0), num_moves * (HEADS * PIECES), tl.num_programs(0)):
-        page = tl.load(pages + unit // (HEADS * PIECES))
-        head = unit // PIECES % HEADS
-        slab = page // slab_pages
-        wanted = (page >= 0) & (page < num_pages) & (slab < num_slabs)
-        base = tl.load(bases + slab, mask=wanted, other=0)
-        if has_slot(page_table, head, page, wanted & (base != 0)):
-            slot = load_slots(page_table, head, page)
-            address = _record_at(base, page, slab_pages, SIZES[1])
-            _move_piece(pool, address, slot, head, unit % PIECES, SIZES, True)
 
 
 def _words(kv: PagedKV) -> tuple[torch.Tensor, Layout]:
@@ -232,32 +198,6 @@ def launch_fetch(
     )
 
 
-def launch_write(
-    kv: PagedKV, host: HostPages, pages: torch.Tensor, tile: Tile | None = None
-) -> None:
-    """Write with a given tile."""
-    tile = tile or Tile()
-    if len(pages) == 0:
-        return
-    pool, layout = _words(kv)
-    sizes = layout.sizes(tile)
-    heads = kv.k_pages.shape[1]
-    _write[(min(tile.programs, len(pages) * heads * 2 * sizes[7]),)](
-        pool,
-        head_table(kv.page_table),
-        host.bases,
-        pages,
-        len(pages),
-        kv.page_table.shape[-1],
-        len(host.bases),
-        host.slab_pages,
-        HEADS=heads,
-        SIZES=sizes,
-        num_warps=tile.num_warps,
-        num_stages=1,
-    )
-
-
 def fetch_pages_(
     kv: PagedKV, host: HostPages, pages: torch.Tensor, slots: torch.Tensor, keys_only: bool
 ) -> None:
@@ -272,9 +212,3 @@ def fetch_values_(
     """See `hipcli.kernels.fetch_pages.fetch_values_`."""
     require_launchable(quarters)
     launch_fetch(kv, host, quarters, slots, what=0)
-
-
-def write_pages_(kv: PagedKV, host: HostPages, pages: torch.Tensor) -> None:
-    """See `hipcli.kernels.fetch_pages.write_pages_`."""
-    require_launchable(pages)
-    launch_write(kv, host, pages)

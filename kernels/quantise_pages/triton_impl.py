@@ -10,14 +10,12 @@ import torch
 import triton
 import triton.language as tl
 
+from ..triton_codes import least_scale, reciprocal, to_e4m3
 from ..triton_common import (
     has_slot,
     head_table,
-    least_scale,
     load_slots,
-    reciprocal,
     require_launchable,
-    to_e4m3,
 )
 from ..types import PagedKV
 

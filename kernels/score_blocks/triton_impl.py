@@ -15,6 +15,7 @@ import triton.language as tl
 
 from ..score_pages.triton_impl import launch_options, padded_rows, pooled_columns
 from ..select_blocks.triton_impl import choose, store_blocks
+from ..triton_codes import split_e4m3
 from ..triton_common import (
     begin,
     head_table,
@@ -24,7 +25,6 @@ from ..triton_common import (
     require_launchable,
     require_supported,
     scale_stride,
-    split_e4m3,
 )
 from ..types import PagedKV, RopeTables
 

@@ -12,19 +12,24 @@ import triton
 import triton.language as tl
 
 from ..merge_partials.triton_impl import merge_partials
-from ..sparse_prefill.triton_impl import Tile, default_tile
 from ..triton_common import (
-    LN_2,
     LOG2_E,
-    dot_precision,
-    load_channels,
-    load_rotated,
     load_scales,
-    pad_channels,
     pages_and_scales,
     require_launchable,
     require_supported,
-    scale_stride,
+)
+from ..triton_plans import (
+    Tile,
+    add_values,
+    attending_options,
+    default_tile,
+    load_queries,
+    locate,
+    pages_of_head,
+    score_keys,
+    store_rows,
+    tile_rows,
 )
 from ..types import PagedKV, RopeTables, SparsePlan
 from .packing import pack_shard
@@ -48,6 +53,7 @@ def _attend_tile(
     first,
     query_position,
     num_keys,
+    local_tokens,
     tables,
     scale,
     k_strides: tl.constexpr,
@@ -61,38 +67,25 @@ def _attend_tile(
     `kv_of_head` points to keys, values and the scales of both, `lists` to where the blocks are
     and at which positions.
     """
-    HALF: tl.constexpr = SIZES[0]
-    HEAD_DIM: tl.constexpr = SIZES[1]
     BLOCK_SIZE_K: tl.constexpr = SIZES[2]
-    PAGE_SIZE: tl.constexpr = SIZES[3]
     KEYS: tl.constexpr = SIZES[4]
-    PER_PAGE: tl.constexpr = PAGE_SIZE // BLOCK_SIZE_K
     QUANTISED: tl.constexpr = kv_of_head[0].dtype.element_ty == tl.float8e4nv
-    OPERAND: tl.constexpr = q_turned.dtype
     key = first + tl.arange(0, KEYS)
     valid = key < num_keys
     where = tl.load(lists[0] + key // BLOCK_SIZE_K, mask=valid, other=0)
     position = tl.load(lists[1] + key // BLOCK_SIZE_K, mask=valid, other=0) * BLOCK_SIZE_K
     position += key % BLOCK_SIZE_K
     seen = valid[None, :] & (position[None, :] <= query_position[:, None])
-    slot = (where // PER_PAGE).to(tl.int64)
-    token = (where % PER_PAGE) * BLOCK_SIZE_K + key % BLOCK_SIZE_K
-    k_rows = kv_of_head[0] + slot * k_strides[0] + token * k_strides[2]
-    v_rows = kv_of_head[1] + slot * v_strides[0] + token * v_strides[2]
+    slot, k_rows, v_rows = locate(kv_of_head, where, key, k_strides, v_strides, SIZES)
     k_factor = None
+    v_factor = None
     if QUANTISED:
         k_factor = load_scales(kv_of_head[2] + slot * SIZES[5], valid, True)
         v_factor = load_scales(kv_of_head[3] + slot * SIZES[5], valid, True)
-    turned = load_rotated(
-        k_rows, valid, tables[0], tables[1], tl.minimum(position, tables[3] - 1), tables[2],
-        HALF, PADS[0], OPERAND, True, k_factor,
+    logits = score_keys(
+        q_turned, q_rest, k_rows, valid, tables, tl.minimum(position, local_tokens - 1), k_factor,
+        SIZES, PADS, PRECISION, True,
     )  # fmt: skip
-    logits = tl.dot(q_turned, tl.trans(turned), input_precision=PRECISION)
-    if PADS[1] > 0:
-        rest = load_channels(k_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], True)
-        if QUANTISED:
-            rest = (rest.to(tl.float32) * k_factor[:, None]).to(OPERAND)
-        logits = tl.dot(q_rest, tl.trans(rest), logits, input_precision=PRECISION)
     logits = tl.where(seen, logits, float("-inf"))
     new_largest = tl.maximum(largest, tl.max(logits, axis=1) * scale)
     # A row that has seen no key yet: with -inf below, its weights would be NaN.
@@ -102,11 +95,9 @@ def _attend_tile(
     denominator = denominator * shrink + tl.sum(weights, axis=1)
     # Rows past the newest key may never have been written: 0 * NaN must not reach the sum.
     open_to_some = valid & (position <= tl.max(query_position, axis=0))
-    values = load_channels(v_rows, open_to_some, 0, HEAD_DIM, PADS[2], True)
-    if QUANTISED:
-        values = (values.to(tl.float32) * v_factor[:, None]).to(OPERAND)
-    acc = tl.dot(
-        weights.to(OPERAND), values, acc * shrink[:, None], input_precision=PRECISION
+    acc = add_values(
+        acc * shrink[:, None], weights, v_rows, open_to_some, v_factor,
+        q_turned.dtype, SIZES, PADS, PRECISION, True,
     )  # fmt: skip
     return acc, new_largest, denominator
 
@@ -120,14 +111,12 @@ def _attend_shard(
     bases,
     window_starts,
     seqlen_k,
-    cos,
-    sin,
+    tables,
     out,
     lse,
     num_tokens,
     capacity,
     local_tokens,
-    cos_stride,
     scale,
     q_strides: tl.constexpr,
     k_strides: tl.constexpr,
@@ -139,22 +128,13 @@ def _attend_shard(
     ROWS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    HALF: tl.constexpr = SIZES[0]
-    HEAD_DIM: tl.constexpr = SIZES[1]
     KEYS: tl.constexpr = SIZES[4]
-    D_PAD: tl.constexpr = PADS[2]
-    TILES: tl.constexpr = (BLOCK_SIZE_Q * GROUP + ROWS - 1) // ROWS
     num_kv_heads = tl.num_programs(1)
     head = tl.program_id(1)
     split = tl.program_id(2)
-    block = tl.program_id(0) // TILES
-    row = (tl.program_id(0) % TILES) * ROWS + tl.arange(0, ROWS)
-    first_token = block * BLOCK_SIZE_Q
-    end_token = tl.minimum(first_token + BLOCK_SIZE_Q, num_tokens)
-    token = first_token + row // GROUP
-    valid = (token < end_token) & (row < BLOCK_SIZE_Q * GROUP)
-    query_head = head * GROUP + row % GROUP
-
+    block, first_token, end_token, token, query_head, valid = tile_rows(
+        num_tokens, GROUP, BLOCK_SIZE_Q, ROWS
+    )
     entry = block.to(tl.int64) * num_kv_heads + head
     # Packed position of token 0 of this call, if it stood in this block's frame.
     shift = tl.load(bases + entry) + tl.load(seqlen_k) - num_tokens
@@ -163,42 +143,27 @@ def _attend_shard(
     overflow = shift + end_token > local_tokens
     query_position = shift + tl.minimum(token, end_token - 1)
     q_rows = q + token.to(tl.int64) * q_strides[0] + query_head * q_strides[1]
-    q_turned = load_rotated(
-        q_rows, valid, cos, sin, tl.minimum(query_position, local_tokens - 1), cos_stride,
-        HALF, PADS[0], q.dtype.element_ty, True,
-    )  # fmt: skip
-    q_rest = q_turned
-    if PADS[1] > 0:
-        q_rest = load_channels(q_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], True)
-    acc = tl.zeros([ROWS, D_PAD], dtype=tl.float32)
+    q_turned, q_rest = load_queries(
+        q_rows, valid, tables, tl.minimum(query_position, local_tokens - 1), SIZES, PADS
+    )
+    acc = tl.zeros([ROWS, PADS[2]], dtype=tl.float32)
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     denominator = tl.zeros([ROWS], dtype=tl.float32)
-    k_pages, v_pages, k_scales, v_scales = pages
-    kv_of_head = (
-        k_pages + head * k_strides[1], v_pages + head * v_strides[1],
-        k_scales + head, v_scales + head,
-    )  # fmt: skip
+    kv_of_head = pages_of_head(pages, head, k_strides, v_strides)
     mine = (lists[0] + entry * capacity, lists[1] + entry * capacity)
     num_keys = tl.load(counts + entry) * SIZES[2]
     for first in range(split * KEYS, num_keys, tl.num_programs(2) * KEYS):
         acc, largest, denominator = _attend_tile(
             acc, largest, denominator, q_turned, q_rest, kv_of_head, mine, first,
-            query_position, num_keys, (cos, sin, cos_stride, local_tokens), scale,
+            query_position, num_keys, local_tokens, tables, scale,
             k_strides, v_strides, SIZES, PADS, PRECISION,
         )  # fmt: skip
 
-    empty = denominator == 0
-    total = tl.where(empty, 1.0, denominator)
-    found = tl.where(empty, float("-inf"), (largest + tl.math.log2(total)) * LN_2)
-    found = tl.where(overflow, float("nan"), found)
-    num_heads = num_kv_heads * GROUP
-    target = (split.to(tl.int64) * num_tokens + token) * num_heads + query_head
-    tl.store(lse + target, found, mask=valid)
-    channel = tl.arange(0, D_PAD)
-    mask = valid[:, None] & (channel < HEAD_DIM)[None, :]
-    result = acc / tl.where(overflow, float("nan"), total)[:, None]
-    at = out + target[:, None] * HEAD_DIM + channel[None, :]
-    tl.store(at, result.to(out.dtype.element_ty), mask=mask)
+    # A row without a key here: 0 / 1, and log-sum-exp -inf as `largest` has it.
+    denominator = tl.where(denominator == 0, 1.0, denominator)
+    denominator = tl.where(overflow, float("nan"), denominator)
+    target = (split.to(tl.int64) * num_tokens + token) * (num_kv_heads * GROUP) + query_head
+    store_rows(out, lse, target, valid, acc, largest, denominator, SIZES, PADS)
 
 
 def num_splits(programs: int, plan: SparsePlan, tile: Tile) -> int:
@@ -225,8 +190,6 @@ def shard_attention(
     block_rows = plan.block_size_q * group
     tile = FEW_ROWS if block_rows <= FEW_ROWS.rows else default_tile(q, rope, block_rows)
     packed, positions, counts, bases = pack_shard(plan, kv, seqlen_k, num_tokens)
-    half = rope.cos.shape[1] // 2
-    rest = head_dim - 2 * half
     rows = len(packed) * triton.cdiv(block_rows, tile.rows)
     splits = num_splits(rows * heads, plan, tile)
     # Partial results keep their bits until they are joined.
@@ -241,26 +204,14 @@ def shard_attention(
         bases,
         plan.window_starts,
         seqlen_k,
-        rope.cos,
-        rope.sin,
+        (rope.cos, rope.sin, rope.cos.stride(0)),
         out,
         lse,
         num_tokens,
         packed.shape[2],
         plan.local_tokens,
-        rope.cos.stride(0),
         softmax_scale * LOG2_E.value,
-        q_strides=q.stride(),
-        k_strides=kv.k_pages.stride(),
-        v_strides=kv.v_pages.stride(),
-        GROUP=group,
-        BLOCK_SIZE_Q=plan.block_size_q,
-        SIZES=(half, head_dim, plan.block_size_k, page_size, tile.keys, scale_stride(kv)),
-        PADS=(pad_channels(half), pad_channels(rest) if rest else 0, pad_channels(head_dim)),
-        ROWS=tile.rows,
-        PRECISION=dot_precision(q.dtype),
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
+        **attending_options(q, kv, plan, rope, tile),
     )
     if splits == 1:
         return out[0], lse[0]

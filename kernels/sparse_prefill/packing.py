@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 
 from ..triton_common import head_table, load_slots
+from ..triton_plans import load_plan, logical_blocks, packing_options
 from ..types import PagedKV, SparsePlan
 
 
 @triton.jit
 def _pack_plan(
-    block_indices,
-    window_starts,
+    lists,
     page_table,
     seqlen_k,
     packed,
@@ -37,24 +37,15 @@ def _pack_plan(
     block = tl.program_id(0)
     head = tl.program_id(1)
     PER_PAGE: tl.constexpr = PAGE_SIZE // BLOCK_SIZE_K
-    SINK_BLOCKS: tl.constexpr = SINK_TOKENS // BLOCK_SIZE_K
-    total = tl.load(seqlen_k)
-    window_start = tl.load(window_starts + block)
-    chosen = block_indices + block.to(tl.int64) * index_strides[0] + head * index_strides[1]
-    entry = tl.arange(0, SELECTED_PAD)
-    indices = tl.load(chosen + entry, mask=entry < num_selected, other=-1)
-    selected = tl.sum((indices >= 0).to(tl.int32), axis=0)
-    base = tl.where(window_start > 0, SINK_BLOCKS + selected, 0)
-    end = tl.minimum(total, total - num_tokens + (block + 1) * BLOCK_SIZE_Q)
-    used = base + tl.cdiv(end - window_start, BLOCK_SIZE_K)
+    chosen, window_start, base, used = load_plan(
+        block, head, lists, seqlen_k, num_tokens, num_selected,
+        index_strides, BLOCK_SIZE_Q, BLOCK_SIZE_K, SINK_TOKENS, SELECTED_PAD,
+    )  # fmt: skip
     row = block.to(tl.int64) * tl.num_programs(1) + head
     tl.store(bases + row, base * BLOCK_SIZE_K)
     for first in range(0, capacity, CHUNK):
         position = first + tl.arange(0, CHUNK)
-        is_selected = (position >= SINK_BLOCKS) & (position < base)
-        logical = tl.load(chosen + position - SINK_BLOCKS, mask=is_selected, other=0)
-        in_window = window_start // BLOCK_SIZE_K + position - base
-        logical = tl.where(is_selected, logical, tl.where(position >= base, in_window, position))
+        logical = logical_blocks(position, chosen, window_start, base, BLOCK_SIZE_K, SINK_TOKENS)
         # Entries past the last key point at slot 0, which exists; their keys are masked.
         slot = load_slots(page_table, head, logical // PER_PAGE, position < used)
         where = slot * PER_PAGE + logical % PER_PAGE
@@ -74,8 +65,7 @@ def pack_plan(
     packed = torch.empty((blocks, heads, capacity), dtype=torch.int32, device=device)
     bases = torch.empty((blocks, heads), dtype=torch.int32, device=device)
     _pack_plan[(blocks, heads)](
-        plan.block_indices,
-        plan.window_starts,
+        (plan.block_indices, plan.window_starts),
         head_table(kv.page_table),
         seqlen_k,
         packed,
@@ -83,12 +73,6 @@ def pack_plan(
         num_tokens,
         num_selected,
         capacity,
-        index_strides=plan.block_indices.stride(),
-        BLOCK_SIZE_Q=plan.block_size_q,
-        BLOCK_SIZE_K=plan.block_size_k,
-        PAGE_SIZE=kv.k_pages.shape[2],
-        SINK_TOKENS=plan.sink_tokens,
-        SELECTED_PAD=triton.next_power_of_2(max(num_selected, 1)),
-        CHUNK=256,
+        **packing_options(plan, kv),
     )
     return packed, bases

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ..triton_codes import split_e4m3
 from ..triton_common import (
     LN_2,
     LOG2_E,
@@ -26,7 +27,6 @@ from ..triton_common import (
     rotated_rows,
     scale_stride,
     shared_bytes,
-    split_e4m3,
 )
 from ..types import PagedKV, RopeTables
 

@@ -272,6 +272,9 @@ def test_what_hip_brings_is_sound() -> None:
         weights = torch.tensor(record["weights"])
         assert weights.min() > 0
         assert weights.mean().item() == pytest.approx(1, abs=1e-3)
+        measured = record["measured"]
+        before, after = measured["recall_1_before"], measured["recall_1_after"]
+        assert measured["held_out"] > 0 and 0 < before < after < measured["recall_1_looked"] <= 1
 
 
 def test_another_models_file_is_not_used(bare: Engine) -> None:

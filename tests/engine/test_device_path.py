@@ -166,19 +166,24 @@ def test_interrupted_prefill_goes_on_elsewhere(
     assert answer(host, context, ask) == expected
 
 
-@pytest.mark.parametrize("start, end", [(0, 100), (0, 128), (70, 200)])
-def test_fused_attention_is_dense_attention(device: Runner, start: int, end: int) -> None:
-    layout = device.layout
-    store = device.new_store(256)
+def assert_fused_is_dense(runner: Runner, start: int, end: int) -> None:
+    """Dense attention of the tokens [start, end) by PyTorch is that of the kernels."""
+    layout = runner.layout
+    store = runner.new_store(256)
     generator = torch.Generator().manual_seed(end)
     shape = (end, layout.num_kv_heads, layout.head_dim)
     store.append(0, 0, *(torch.randn(shape, generator=generator) for _ in range(2)))
-    q = torch.randn(end - start, device.num_heads, layout.head_dim, generator=generator)
-    step = StepInput(store, device.tables, PrefillPass(DenseMethod()), start, 0.2)
+    q = torch.randn(end - start, runner.num_heads, layout.head_dim, generator=generator)
+    step = StepInput(store, runner.tables, PrefillPass(DenseMethod()), start, 0.2)
     expected = step.attention.attend(0, q, step)
     torch.testing.assert_close(
         fused_attention(0, q, step, start, end), expected, rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("start, end", [(0, 100), (0, 128), (70, 200)])
+def test_fused_attention_is_dense_attention(device: Runner, start: int, end: int) -> None:
+    assert_fused_is_dense(device, start, end)
 
 
 def test_window_starts_on_the_device_are_the_hosts() -> None:

@@ -10,15 +10,13 @@ from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.device import check_kv_dtype
 from hipcli.engine.errors import UsageError
-from hipcli.engine.forward.dense import fused_attention
 from hipcli.engine.forward.runner import Runner
-from hipcli.engine.forward.step import StepInput
 from hipcli.engine.methods.configs import HipConfig
 from hipcli.engine.methods.dense import DenseMethod
 from hipcli.engine.methods.hip import HipMethod
-from hipcli.engine.passes import AnswerPass, PrefillPass
+from hipcli.engine.passes import AnswerPass
 from hipcli.engine.store.pages import KVLayout
-from tests.engine.test_device_path import after_prompt
+from tests.engine.test_device_path import after_prompt, assert_fused_is_dense
 from tests.engine.test_sessions import check_warm_is_cold, read, request
 from tests.engine.tiny import decode_logits, prefill_logits, random_ids, tiny_model
 from tests.gpu.wide import wide_model
@@ -107,17 +105,7 @@ def test_files_hold_pages_and_scales(fp8: Runner, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start, end", [(0, 100), (70, 200)])
 def test_fused_attention_is_dense_attention(fp8: Runner, start: int, end: int) -> None:
-    layout = fp8.layout
-    store = fp8.new_store(256)
-    generator = torch.Generator().manual_seed(end)
-    shape = (end, layout.num_kv_heads, layout.head_dim)
-    store.append(0, 0, *(torch.randn(shape, generator=generator) for _ in range(2)))
-    q = torch.randn(end - start, fp8.num_heads, layout.head_dim, generator=generator)
-    step = StepInput(store, fp8.tables, PrefillPass(DenseMethod()), start, 0.2)
-    expected = step.attention.attend(0, q, step)
-    torch.testing.assert_close(
-        fused_attention(0, q, step, start, end), expected, rtol=1e-4, atol=1e-5
-    )
+    assert_fused_is_dense(fp8, start, end)
 
 
 def test_triton_in_its_interpreter() -> None:

@@ -8,7 +8,6 @@ import torch
 
 from hipcli.engine.config import EngineConfig
 from hipcli.engine.device import check_kv_dtype
-from hipcli.engine.distributed.joining import check_config
 from hipcli.engine.errors import DamagedSessionError, UsageError
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.loaded import _method
@@ -144,5 +143,3 @@ def test_refusals() -> None:
     folder = ModelFolder("toy", Path("."), "local", "safetensors")
     with pytest.raises(UsageError, match="infllm does not attend keys and values in int8"):
         _method(config, Runner(tiny_model("llama"), "int8"), folder)
-    with pytest.raises(UsageError, match="--kv-dtype int8 does not run on several ranks"):
-        check_config(EngineConfig(Path("."), kv_dtype="int8"))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hipcli.engine.config import EngineConfig
+from hipcli.engine.distributed.placement import most_pages
 from hipcli.engine.engine import Engine
 from hipcli.engine.errors import DoesNotFitError
 from hipcli.engine.events import Notice
@@ -76,3 +77,22 @@ def test_the_limit_of_the_other_device_does_not_count(model: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("about a machine that runs it on the processor")
     check_memory(config, folder, 1 << 20)
+
+
+def test_of_several_ranks_counts_what_one_of_them_has(model: Path) -> None:
+    """All of it: what a rank has no memory for lies nowhere."""
+    runner, tokens = engine(model).runner, 1000
+    weights = sum({p.data_ptr(): p.nbytes for p in runner.model.parameters()}.values())
+    folder = resolve(str(model), models_dir=model.parent)
+
+    def check(limit: int, ranks: int) -> None:
+        config = EngineConfig(model.parent, device="cpu", dtype="float32", host_memory_bytes=limit)
+        check_memory(config, folder, tokens, most_pages("interleaved", 16, ranks))
+
+    half = weights + runner.layout.num_bytes(512)
+    check(half, 2)
+    with pytest.raises(DoesNotFitError, match="512 of 1,000 tokens on one rank"):
+        check(half - 1, 2)
+    with pytest.raises(DoesNotFitError, match="keys and values") as refused:
+        check(half, 1)
+    assert "--context-limit 512" in refused.value.hint and "more ranks" in refused.value.hint

@@ -109,11 +109,8 @@ def test_generated_tokens_are_the_cpus(name) -> None:
     assert tokens[0] == tokens[1]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", [*METHODS, "given pages"])
-def test_graph_equals_eager(name, dtype) -> None:
+def assert_graph_equals_eager(runner: Runner, name: str) -> None:
     """Logits of every step, over borders of pages and all kinds of steps."""
-    runner = Runner(wide_model(dtype).to("cuda"))
     ids = random_ids(100, seed=3)
     rows = []
     for graphs in (True, False):
@@ -127,6 +124,12 @@ def test_graph_equals_eager(name, dtype) -> None:
             decoder.step()
             rows[-1].append(decoder.logits.clone())
     assert relative(torch.stack(rows[0]), torch.stack(rows[1])) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", [*METHODS, "given pages"])
+def test_graph_equals_eager(name, dtype) -> None:
+    assert_graph_equals_eager(Runner(wide_model(dtype).to("cuda")), name)
 
 
 @pytest.mark.parametrize("name", ["hip", "given pages"])

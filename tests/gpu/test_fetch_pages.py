@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 
-from hipcli.kernels.fetch_pages import fetch_pages_, fetch_values_, triton_impl, write_pages_
+from hipcli.kernels.fetch_pages import fetch_pages_, fetch_values_, triton_impl
 from hipcli.kernels.types import QUARTERS
 from tests.kernels.builders import HostedPages, hosted_pages, random_moves
 
@@ -82,26 +80,3 @@ def test_a_graph_fetches_what_the_device_says():
         expected = world.after_fetch(records(world), pages, slots)
         graph.replay()
         assert torch.equal(records(world), expected)
-
-
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_written_pages_come_back(dtype, own):
-    world = make(dtype)
-    tables = torch.stack([torch.randperm(40, device=DEVICE) for _ in range(8)]).int()
-    kv = dataclasses.replace(world.kv, page_table=tables if own else tables[0].contiguous())
-    before = records(world).clone()
-    pages = torch.tensor([3, -1, *range(8, 40)], dtype=torch.int32, device=DEVICE)
-    write_pages_(kv, world.host, pages)
-    torch.cuda.synchronize()
-    for page in pages.tolist():
-        for head in range(8) if page >= 0 else ():
-            slot = int(tables[head if own else 0, page])
-            for part in world.parts(head):
-                assert torch.equal(world.record(page)[part], before[slot, part].cpu())
-    # There and back without the host in between.
-    lists = pages.expand(8, -1).contiguous()
-    slots = torch.arange(len(pages), dtype=torch.int32, device=DEVICE).expand(8, -1).contiguous()
-    write_pages_(kv, world.host, pages)
-    fetch_pages_(kv, world.host, lists, slots)
-    assert torch.equal(records(world), world.after_fetch(before, lists, slots))

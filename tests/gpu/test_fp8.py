@@ -29,10 +29,18 @@ from hipcli.kernels.vote import vote
 from tests.engine.test_sessions import read, request
 from tests.engine.tiny import prefill_logits, random_ids
 from tests.gpu import budgets
-from tests.gpu.test_engine import METHODS, SMALL, prompt, relative
-from tests.gpu.test_kernels import DEVICE, LLAMA, SCALE, SHAPES, assert_attention, gpu_case
+from tests.gpu.test_engine import METHODS, SMALL, assert_graph_equals_eager, relative
+from tests.gpu.test_kernels import (
+    DEVICE,
+    LLAMA,
+    SCALE,
+    SHAPES,
+    assert_attention,
+    assert_votes,
+    gpu_case,
+)
 from tests.gpu.wide import wide_model
-from tests.kernels.builders import Case, make_plan, paged_codes, quantised
+from tests.kernels.builders import Case, make_plan, paged_codes, quantised, written
 from tests.kernels.oracles import relative_error
 
 pytestmark = [
@@ -75,18 +83,7 @@ def test_attention(run, size, name, dtype):
 @pytest.mark.parametrize("name", ["llama", "smollm", "wide"])
 def test_vote(name, num_tokens):
     shape = dataclasses.replace(SHAPES[name], num_tokens=num_tokens, seqlen_k=5000)
-    case = quantised(gpu_case(shape))
-    arguments = (case.q, case.kv, case.seqlen_k, case.rope, 1024, SCALE)
-    true_max, true_lse = vote(*arguments, backend="reference")
-    page_max, lse = vote(*arguments)
-    finite = true_max > -torch.inf
-    assert torch.equal(page_max == -torch.inf, ~finite)
-    by_torch = budgets.votes(case, 1024, SCALE)
-    used = by_torch.shape[2]
-    allowed = budgets.budget(by_torch, true_max[..., :used], case.q.dtype)
-    assert relative_error(page_max[finite], true_max[finite]) < allowed
-    allowed = budgets.budget(by_torch.logsumexp(-1), true_lse, case.q.dtype)
-    assert relative_error(lse, true_lse) < allowed
+    assert_votes(quantised(gpu_case(shape)))
 
 
 @pytest.mark.parametrize("num_tokens, size, stride", [(1, 1, 1), (100, 64, 4)])
@@ -143,17 +140,8 @@ def test_selection_step(num_tokens, size, stride, index_dtype):
 def test_quantising_is_the_references(calls, dtype):
     case = gpu_case(dataclasses.replace(LLAMA, seqlen_k=sum(calls)), dtype)
     ramp = torch.linspace(-9, 9, sum(calls), device=DEVICE).exp2()[:, None, None].to(dtype)
-    keys, values = case.keys * ramp, case.values / ramp
-    pages = []
-    for backend in ("reference", "triton"):
-        kv = paged_codes(*case.kv.k_pages.shape, case.kv.page_table, DEVICE)
-        done = 0
-        for count in calls:
-            new = slice(done, done + count)
-            done += count
-            length = torch.tensor([done], dtype=torch.int32, device=DEVICE)
-            quantise_pages_(kv, keys[new], values[new], length, backend=backend)
-        pages.append(kv)
+    case = dataclasses.replace(case, keys=case.keys * ramp, values=case.values / ramp)
+    pages = [written(case, calls, backend) for backend in ("reference", "triton")]
     for name in ("k", "v"):
         codes, scales = (
             [getattr(kv, f"{name}_{what}").float().nan_to_num(-1) for kv in pages]
@@ -211,21 +199,7 @@ def test_addresses_beyond_four_gigabytes():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", [*METHODS, "given pages"])
 def test_graph_equals_eager(name, dtype) -> None:
-    """Logits of every step, over borders of pages and all kinds of steps."""
-    runner = Runner(wide_model(dtype).to("cuda"), "fp8_e4m3")
-    ids = random_ids(100, seed=3)
-    rows = []
-    for graphs in (True, False):
-        method = METHODS.get(name, METHODS["window"])()
-        store, _ = prompt(runner, method, LENGTH + 100)
-        pages = torch.tensor([0, 2, 3, 7, 12]) if name == "given pages" else None
-        decoder = DeviceDecoder(runner, store, AnswerPass(method, pages), graphs=graphs)
-        rows.append([])
-        for token in ids:
-            decoder.feed(token)
-            decoder.step()
-            rows[-1].append(decoder.logits.clone())
-    assert relative(torch.stack(rows[0]), torch.stack(rows[1])) < 1e-6
+    assert_graph_equals_eager(Runner(wide_model(dtype).to("cuda"), "fp8_e4m3"), name)
 
 
 @pytest.mark.parametrize("name", ["hip", "dense"])

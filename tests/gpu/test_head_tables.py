@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 import torch
 
-from hipcli.kernels.page_index import new_page_index, update_page_index_
 from hipcli.kernels.quantise_pages import quantise_pages_
 from hipcli.kernels.score_blocks import score_blocks
 from hipcli.kernels.select_step import select_step_
@@ -15,17 +14,8 @@ from hipcli.kernels.sparse_decode import sparse_decode
 from hipcli.kernels.sparse_prefill import sparse_prefill
 from hipcli.kernels.types import PagedKV, SelectionSizes, SparsePlan
 from hipcli.kernels.vote import vote
-from tests.kernels.builders import (
-    Case,
-    Shape,
-    make_case,
-    make_plan,
-    needed_pages,
-    paged_codes,
-    quantised,
-    spread,
-    without,
-)
+from tests.kernels.builders import Case, Shape, make_case, make_plan, quantised, written
+from tests.kernels.page_tables import assert_same_pages, bounds, needed_pages, spread, without
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")
@@ -84,12 +74,7 @@ def test_selection(num_tokens, size, stride, fp8):
     sizes = SelectionSizes(900, size, 16, stride, 64, candidate_pages=20, num_selected=30)
     results = []
     for pages in (case.kv, kv):
-        shape = (8, pages.page_table.shape[-1], 128)
-        index = new_page_index("bounds", shape, 64, dtype=torch.bfloat16, device=DEVICE)
-        update_page_index_(
-            index, pages.k_pages, pages.page_table, case.seqlen_k - num_tokens, 3000,
-            k_scales=pages.k_scales,
-        )  # fmt: skip
+        index = bounds(case, pages, num_tokens, torch.bfloat16)
         chosen = select_step_(case.q, pages, index, starts, case.seqlen_k, case.rope, sizes)
         results.append((chosen, index.summaries))
     assert_same(*results)
@@ -97,24 +82,11 @@ def test_selection(num_tokens, size, stride, fp8):
 
 def test_quantising():
     case, _ = both_tables(1, True)
-    shape, shared = case.kv.k_pages.shape, case.kv.page_table
-    pages = [paged_codes(*shape, shared, DEVICE)]
-    tables = torch.stack([(shared + head) % shape[0] for head in range(8)])
-    pages.append(paged_codes(*shape, tables, DEVICE))
-    done = 0
-    for count in (2000, 1, 63, 936):
-        new = slice(done, done + count)
-        done += count
-        length = torch.tensor([done], dtype=torch.int32, device=DEVICE)
-        for kv in pages:
-            quantise_pages_(kv, case.keys[new], case.values[new], length)
-    for head in range(8):
-        for name in ("k_pages", "v_pages", "k_scales", "v_scales"):
-            one, other = (
-                getattr(kv, name)[:, head].float()[table[:47].long()].nan_to_num(9e9)
-                for kv, table in ((pages[0], shared), (pages[1], tables[head]))
-            )
-            assert torch.equal(one, other)
+    table, num_slots = case.kv.page_table, len(case.kv.k_pages)
+    tables = torch.stack([(table + head) % num_slots for head in range(8)])
+    calls = [2000, 1, 63, 936]
+    shared, own = (written(case, calls, table=each) for each in (table, tables))
+    assert_same_pages(shared, own, num_pages=47)
 
 
 def test_pages_without_slots_do_not_fault():

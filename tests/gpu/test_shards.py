@@ -10,23 +10,14 @@ import torch
 from hipcli.kernels.merge_partials import merge_partials
 from hipcli.kernels.shard_attention import shard_attention
 from hipcli.kernels.sparse_prefill import sparse_prefill
-from hipcli.kernels.types import PagedKV
 from tests.gpu.test_fp8 import widened
 from tests.gpu.test_kernels import SCALE, SHAPES, assert_attention, gpu_case
 from tests.kernels.builders import make_plan, quantised
+from tests.kernels.page_tables import shards
 
 pytestmark = pytest.mark.gpu
 # Owners of the pages, repeated; where two take turns a shard may have none of a query's keys.
 PLACEMENTS = {"interleaved": [0, 1, 2], "lent": [0] * 9 + [1] * 9 + [2] * 30}
-
-
-def shards(kv: PagedKV, owners: list[int]) -> list[PagedKV]:
-    """Page tables with holes for three shards."""
-    owner = torch.tensor(owners, device="cuda").repeat(60)[: len(kv.page_table)]
-    return [
-        dataclasses.replace(kv, page_table=kv.page_table.masked_fill(owner != rank, -1))
-        for rank in range(3)
-    ]
 
 
 @pytest.mark.parametrize("fp8", [False, True])

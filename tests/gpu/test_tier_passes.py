@@ -9,26 +9,18 @@ from hipcli.engine.answering.decoding import DeviceDecoder
 from hipcli.engine.benchmarks.tier_checks import keys_alone
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
-from hipcli.engine.methods.configs import HipConfig, QuestConfig
+from hipcli.engine.methods.configs import QuestConfig
 from hipcli.engine.methods.hip import HipMethod
 from hipcli.engine.methods.quest import QuestMethod
 from hipcli.engine.passes import AnswerPass, PrefillPass
 from tests.engine.test_sessions import answer, read, request
 from tests.engine.tiers import TieredRunner
 from tests.engine.tiny import random_ids
+from tests.gpu.test_engine import SMALL
 from tests.gpu.wide import wide_model
 
 pytestmark = pytest.mark.gpu
 LENGTH, STEPS = 900, 150
-SMALL = HipConfig(
-    sink_tokens=64,
-    window_tokens=128,
-    budget_tokens=128,
-    prefill_budget_tokens=128,
-    dense_tokens=0,
-    candidate_tokens=256,
-    query_distance_tokens=200,
-)
 METHODS = {
     "hip": lambda: HipMethod(SMALL),
     "quest": lambda: QuestMethod(QuestConfig(64, 128, 128, 200)),

@@ -15,6 +15,7 @@ NOWHERE = "/nonexistent/file"
 PROGRAM: list[Row] = [
     ("", 2, "no command given"),
     ("aks", 2, "No such command 'aks'. Did you mean 'ask'?"),
+    ("questions", 2, "No such command 'questions' (try: hip --help)"),
     ("book.txt Who?", 2, "try hip ask book.txt"),
     ("--bogus", 2, "--bogus"),
     ("--verison", 2, "no such option --verison (did you mean --version?"),
@@ -25,6 +26,10 @@ PROGRAM: list[Row] = [
     ("config shw", 2, "Did you mean 'show'?"),
     (f"config show --config {NOWHERE}", 2, "configuration file"),
     ("config show --config unknown.toml", 2, "did you mean 'max_new_tokens'?"),
+    ("config set", 2, "Missing argument 'KEY'"),
+    ("config set seed many", 2, "seed: 'many' is not a whole number"),
+    (f"config unset --config {NOWHERE} seed", 2, "there is no seed in"),
+    (f"config set --config {NOWHERE}/x seed 1", 2, "cannot write"),
     ("bench", 2, "no command given"),
     ("bench kernel", 2, "Did you mean 'kernels'?"),
     ("bench engine --device tpu", 2, "cpu or cuda"),

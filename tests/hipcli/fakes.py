@@ -99,7 +99,7 @@ class FakeEngine:
     @property
     def description(self) -> dict[str, Any]:
         model = {"id": "fake", "revision": "1", "format": "safetensors", "dtype": "float32"}
-        machine = {"weights": "auto", "device": "cpu", "heads": None}
+        machine = {"weights": "int8", "kv_dtype": "float32", "device": "cpu", "heads": None}
         return {"model": model | machine, "method": {"name": "hip", "sink_tokens": 256}}
 
     def ask(self, request: Any) -> Iterator[Event]:

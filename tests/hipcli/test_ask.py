@@ -66,7 +66,7 @@ def test_json_is_one_utf8_document_with_every_field(book: str) -> None:
     document = run_hip("ask", book, QUESTION, "--json", engine=engine).json
     assert document["answer"] == "終"
     assert document["finish_reason"] == "stop"
-    machine = ["dtype", "weights", "device", "heads"]
+    machine = ["dtype", "weights", "kv_dtype", "device", "heads"]
     assert list(document["model"]) == ["id", "revision", "format", *machine]
     assert document["method"]["name"] == "hip"
     assert document["usage"] == {

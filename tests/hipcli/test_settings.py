@@ -1,11 +1,14 @@
 """Which source of a setting wins, and what a configuration file may hold."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+import hipcli.engine
+import hipcli.kernels
 from hipcli.config import options
-from hipcli.config.settings import parse_size, read_password
+from hipcli.config.words import parse_size, read_password
 from hipcli.engine.errors import UsageError
 from tests.hipcli.fakes import FakeEngine, run_hip
 
@@ -129,3 +132,10 @@ def test_every_option_has_a_variable_and_a_flag_of_its_name() -> None:
         flags = option.flags or (f"--{option.name.replace('_', '-')}",)
         assert f"--{option.name.replace('_', '-')}" in flags[0].split("/")
         assert option.variable == f"HIP_{option.name.upper()}"
+
+
+def test_the_environment_is_looked_at_in_one_place() -> None:
+    roots = {hipcli.__path__[0], hipcli.engine.__path__[0], hipcli.kernels.__path__[0]}
+    files = [file for root in roots for file in Path(root).rglob("*.py")]
+    looking = [file for file in files if re.search(r"os\.environ|getenv", file.read_text("utf-8"))]
+    assert [file.name for file in looking] == ["options.py"]

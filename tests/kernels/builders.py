@@ -139,59 +139,35 @@ def paged_codes(
     return PagedKV(pages[:, 0], pages[:, 1], table, scales[:, 0], scales[:, 1])
 
 
+def written(
+    case: Case,
+    calls: list[int],
+    backend: str = "auto",
+    table: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+) -> PagedKV:
+    """Pages of codes with the case's tokens, written in calls of so many; in their own table, or
+    in one of each KV head."""
+    table = case.kv.page_table if table is None else table
+    kv = paged_codes(*case.kv.k_pages.shape, table, case.q.device, dtype)
+    done = 0
+    for count in calls:
+        new = slice(done, done + count)
+        done += count
+        length = torch.tensor([done], dtype=torch.int32, device=case.q.device)
+        quantise_pages_(kv, case.keys[new], case.values[new], length, backend=backend)
+    return kv
+
+
 def quantised(case: Case, dtype: torch.dtype = torch.float8_e4m3fn) -> Case:
     """The case with pages of codes; its keys and values are what the pages then hold."""
-    pages = case.kv.k_pages
-    kv = paged_codes(*pages.shape, case.kv.page_table, pages.device, dtype)
-    quantise_pages_(kv, case.keys, case.values, case.seqlen_k, backend="reference")
-    tokens = torch.arange(case.shape.seqlen_k, device=pages.device)
+    kv = written(case, [case.shape.seqlen_k], "reference", dtype=dtype)
+    tokens = torch.arange(case.shape.seqlen_k, device=case.q.device)
     keys, values = (
         gather_tokens(stored, kv.page_table, tokens, scales).transpose(0, 1)
         for stored, scales in ((kv.k_pages, kv.k_scales), (kv.v_pages, kv.v_scales))
     )
     return replace(case, kv=kv, keys=keys.to(case.keys.dtype), values=values.to(case.keys.dtype))
-
-
-def spread(kv: PagedKV, seed: int = 0) -> PagedKV:
-    """The same pages with every KV head's in slots of its own, under a table of each head."""
-    generator = torch.Generator().manual_seed(seed)
-    heads, device = kv.k_pages.shape[1], kv.k_pages.device
-    if kv.k_scales is None:
-        pages = torch.full_like(torch.stack((kv.k_pages, kv.v_pages), dim=1), torch.nan)
-        result = PagedKV(pages[:, 0], pages[:, 1], kv.page_table)
-    else:
-        result = paged_codes(*kv.k_pages.shape, kv.page_table, device)
-    rows = []
-    for head in range(heads):
-        slots = torch.randperm(len(kv.k_pages), generator=generator).to(device)
-        for name in ("k_pages", "v_pages", "k_scales", "v_scales"):
-            old, new = getattr(kv, name), getattr(result, name)
-            if old is not None:
-                old, new = old[:, head], new[:, head]
-                if old.dtype == torch.float8_e4m3fn:
-                    # As bytes: index_put knows no float8.
-                    old, new = old.view(torch.uint8), new.view(torch.uint8)
-                new[slots] = old
-        rows.append(slots[kv.page_table.long()])
-    return replace(result, page_table=torch.stack(rows).int())
-
-
-def needed_pages(case: Case, plan: SparsePlan) -> torch.Tensor:
-    """Bool [num_kv_heads, num_pages]: what a plan attends to."""
-    heads, num_pages = case.shape.num_kv_heads, case.kv.page_table.shape[-1]
-    needed = torch.zeros(heads, num_pages, dtype=torch.bool, device=case.q.device)
-    size, per_page = case.shape.page_size, case.shape.page_size // plan.block_size_k
-    for start, rows in zip(plan.window_starts.tolist(), plan.block_indices, strict=True):
-        needed[:, start // size : -(-case.shape.seqlen_k // size)] = True
-        needed[:, : plan.sink_tokens // size] = True
-        for head, row in enumerate(rows):
-            needed[head, row[row >= 0].long() // per_page] = True
-    return needed
-
-
-def without(kv: PagedKV, needed: torch.Tensor) -> PagedKV:
-    """A table of each head with no slots but for the pages `needed`, bool [heads, num_pages]."""
-    return replace(kv, page_table=kv.page_table.masked_fill(~needed, -1))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from hipcli.kernels.fetch_pages import fetch_pages_, fetch_values_, write_pages_
+from hipcli.kernels.fetch_pages import fetch_pages_, fetch_values_
 from hipcli.kernels.merge_partials import merge_partials
 from hipcli.kernels.page_index import new_page_index, update_page_index_
 from hipcli.kernels.plan_fetch import plan_fetch_, plan_values_
@@ -195,14 +195,13 @@ def run_vote(fp8: bool = False, own: bool = False) -> None:
 
 
 def run_fetch_pages(fp8: bool, own: bool) -> None:
-    """Four launches: there, keys alone, values alone, and back."""
+    """Three launches: whole pages, keys alone, values alone."""
     _, kv, _, _ = inputs(1, fp8=fp8, own=own)
     host = HostPages(empty(64, dtype=torch.int64), 256)
     pages, slots = integers(8, 256), integers(8, 256)
     for keys_only in (False, True):
         fetch_pages_(kv, host, pages, slots, keys_only=keys_only, backend="triton")
     fetch_values_(kv, host, pages, slots, backend="triton")
-    write_pages_(kv, host, integers(128), backend="triton")
 
 
 def run_plan_fetch() -> None:

@@ -66,7 +66,6 @@ def test_no_kernel_is_forgotten(compiled):
         "_quantise",
         "_vote",
         "_fetch",
-        "_write",
         "_plan",
         "_plan_values",
     }
@@ -85,7 +84,7 @@ def test_kernels_compile_to_the_instructions_meant(compiled, capability):
         if kernel["case"] == "fp8 vote":
             # Keys go to the matrix units as they are stored.
             assert kernel["fp8_products"], kernel
-        if kernel["kernel"] in ("_fetch", "_write"):
+        if kernel["kernel"] == "_fetch":
             # 16 bytes at once: an address says nothing about its alignment by itself.
             assert kernel["ld.global.v4"] and kernel["st.global.v4"], kernel
         if kernel["kernel"] == "_decode":

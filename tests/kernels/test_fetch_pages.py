@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from hipcli.kernels.fetch_pages import fetch_pages_, fetch_values_, write_pages_
+from hipcli.kernels.fetch_pages import fetch_pages_, fetch_values_
 from hipcli.kernels.types import QUARTERS, HostPages, PagedKV
 
 from .builders import HostedPages, hosted_pages, random_moves
@@ -49,35 +49,6 @@ def test_random_moves(backend, shape, dtype, device):
         assert torch.equal(all_slots(world.kv), expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_written_pages_come_back(backend, own, dtype, device):
-    """What is written through and fetched into other slots is what it was."""
-    world = hosted_pages((2, 16, 64), dtype, device, num_pages=6, slab_pages=4, num_slots=7)
-    table = torch.stack([torch.arange(6), torch.tensor([3, 1, 6, 0, 2, 5])]).int().to(device)
-    kv = dataclasses.replace(world.kv, page_table=table if own else table[0].contiguous())
-    slots_before = all_slots(kv).clone()
-    pages = torch.tensor([4, -1, 1, 0], dtype=torch.int32, device=device)
-    untouched = world.record(5).clone()
-    write_pages_(kv, world.host, pages, backend=backend)
-    rows = table if own else table[:1].expand(2, -1)
-    for page in (4, 1, 0):
-        for head in range(2):
-            for part in world.parts(head):
-                slot = int(rows[head, page])
-                assert torch.equal(world.record(page)[part], slots_before[slot, part].cpu())
-    assert torch.equal(world.record(5), untouched)
-    assert torch.equal(all_slots(kv), slots_before)
-    target = torch.tensor([[6, 2], [4, 1]], dtype=torch.int32, device=device)
-    fetch_pages_(kv, world.host, pages[[0, 3]].expand(2, -1), target, backend=backend)
-    for head in range(2):
-        for page, slot in zip((4, 0), target[head].tolist(), strict=True):
-            old = int(rows[head, page])
-            for part in world.parts(head):
-                assert torch.equal(all_slots(kv)[slot, part], slots_before[old, part])
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_slabs_that_are_not_in_memory_are_left_out(backend, device):
     world = hosted_pages(
@@ -93,24 +64,6 @@ def test_slabs_that_are_not_in_memory_are_left_out(backend, device):
     fetch_pages_(world.kv, host, pages, slots, backend=backend)
     expected = world.after_fetch(before, torch.tensor([[3], [-1]]), torch.tensor([[1], [1]]))
     assert torch.equal(all_slots(world.kv), expected)
-    untouched = world.slabs[1].clone()
-    table = torch.arange(8, dtype=torch.int32, device=device)
-    kv = dataclasses.replace(world.kv, page_table=table)
-    write_pages_(kv, host, pages[1], backend=backend)
-    assert torch.equal(world.slabs[1], untouched)
-
-
-def test_a_page_without_a_slot_is_not_written(device):
-    world = hosted_pages((2, 16, 64), torch.float32, device, num_pages=4, slab_pages=4, num_slots=5)
-    table = torch.tensor([[0, 1, 2, 3], [4, -1, 2, 3]], dtype=torch.int32, device=device)
-    kv = dataclasses.replace(world.kv, page_table=table)
-    page = torch.tensor([1], dtype=torch.int32, device=device)
-    before = world.record(1).clone()
-    write_pages_(kv, world.host, page, backend="triton")
-    for part in world.parts(1):
-        assert torch.equal(world.record(1)[part], before[part])
-    with pytest.raises(ValueError, match="page 1 is needed and a KV head has no slot for it"):
-        write_pages_(kv, world.host, page, backend="reference")
 
 
 def _fetch(world: HostedPages, kv: PagedKV, count: int = 3, heads: int = 2) -> None:

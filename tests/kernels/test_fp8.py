@@ -16,24 +16,12 @@ from hipcli.kernels.sparse_prefill import sparse_prefill
 from hipcli.kernels.types import PagedKV, SelectionSizes
 from hipcli.kernels.vote import vote
 
-from .builders import Case, Shape, make_case, make_plan, paged_codes, quantised
+from .builders import Shape, make_case, make_plan, quantised, written
 from .oracles import attention, relative_error, turned
 
 SCALE = 0.11
 # Kernels that multiply fp8 keys as they are stored keep eight bits of the queries, as bf16 does.
 EIGHT_BITS = 2**-8
-
-
-def written(case: Case, calls: list[int], backend: str) -> PagedKV:
-    """Fp8 pages of the case's tokens, written in calls of so many tokens."""
-    kv = paged_codes(*case.kv.k_pages.shape, case.kv.page_table, case.q.device)
-    done = 0
-    for count in calls:
-        new = slice(done, done + count)
-        done += count
-        length = torch.tensor([done], dtype=torch.int32, device=case.q.device)
-        quantise_pages_(kv, case.keys[new], case.values[new], length, backend=backend)
-    return kv
 
 
 def stored(pages: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

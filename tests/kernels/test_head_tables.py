@@ -18,18 +18,9 @@ from hipcli.kernels.sparse_prefill import sparse_prefill
 from hipcli.kernels.types import PagedKV, SelectionSizes, SparsePlan
 from hipcli.kernels.vote import vote
 
-from .builders import (
-    Case,
-    Shape,
-    make_case,
-    make_plan,
-    needed_pages,
-    paged_codes,
-    quantised,
-    spread,
-    without,
-)
+from .builders import Case, Shape, make_case, make_plan, quantised, written
 from .oracles import relative_error
+from .page_tables import assert_same_pages, bounds, needed_pages, shards, spread, without
 
 SCALE = 0.11
 BACKENDS = ["reference", "triton"]
@@ -95,13 +86,7 @@ def test_selection_step(num_tokens, size, backend, fp8, device):
     starts = torch.full((-(-num_tokens // size),), 144, dtype=torch.int32, device=device)
     results = []
     for pages in (case.kv, kv):
-        index = new_page_index(
-            "bounds", (2, pages.page_table.shape[-1], 64), 16, dtype=torch.float32, device=device
-        )
-        update_page_index_(
-            index, pages.k_pages, pages.page_table, case.seqlen_k - num_tokens, 200,
-            k_scales=pages.k_scales, backend=backend,
-        )  # fmt: skip
+        index = bounds(case, pages, num_tokens, backend=backend)
         chosen = select_step_(
             case.q, pages, index, starts, case.seqlen_k, case.rope, sizes, backend=backend
         )
@@ -113,22 +98,10 @@ def test_selection_step(num_tokens, size, backend, fp8, device):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_quantising(backend, device):
     case = make_case(Shape(1, 70), device)
-    shape = case.kv.k_pages.shape
-    shared = paged_codes(*shape, case.kv.page_table, device)
-    tables = torch.stack((case.kv.page_table, (case.kv.page_table + 1) % shape[0]))
-    own = paged_codes(*shape, tables, device)
-    for done, count in ((40, 40), (70, 30)):
-        new = slice(done - count, done)
-        length = torch.tensor([done], dtype=torch.int32, device=device)
-        for kv in (shared, own):
-            quantise_pages_(kv, case.keys[new], case.values[new], length, backend=backend)
-    for head in range(2):
-        for name in ("k_pages", "v_pages", "k_scales", "v_scales"):
-            one, other = (
-                getattr(kv, name)[:, head][table[:5].long()].float().nan_to_num(9e9)
-                for kv, table in ((shared, shared.page_table), (own, own.page_table[head]))
-            )
-            assert torch.equal(one, other)
+    table, num_slots = case.kv.page_table, len(case.kv.k_pages)
+    tables = torch.stack((table, (table + 1) % num_slots))
+    shared, own = (written(case, [40, 30], backend, each) for each in (table, tables))
+    assert_same_pages(shared, own, num_pages=5)
 
 
 def test_a_page_without_a_slot(device):
@@ -162,10 +135,8 @@ def test_shards_of_each_head_merge_to_the_whole(backend, fp8, device):
     plan = make_plan(case, 16, window_tokens=20, num_selected=4)
     rest = (plan, case.rope, case.seqlen_k, SCALE)
     truth, _ = sparse_prefill(case.q, case.kv, *rest, backend="reference")
-    owner = torch.arange(kv.page_table.numel(), device=device).view_as(kv.page_table) % 3
     parts = [
-        shard_attention(case.q, without(kv, owner == rank), *rest, backend=backend)
-        for rank in range(3)
+        shard_attention(case.q, part, *rest, backend=backend) for part in shards(kv, [0, 1, 2])
     ]
     out, _ = merge_partials(*map(torch.stack, zip(*parts, strict=True)), backend="reference")
     assert relative_error(out, truth) < 2e-6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -19,25 +20,15 @@ from hipcli.kernels.sparse_prefill import sparse_prefill
 from hipcli.kernels.types import PagedKV
 from hipcli.kernels.vote import vote
 
-from .builders import Case, Shape, make_case, make_plan, paged_codes, quantised
+from . import builders
+from .builders import Case, Shape, make_case, make_plan, quantised
 from .oracles import attention, relative_error
 
 SCALE = 0.11
 CPU = torch.device("cpu")
 BACKENDS = ["reference", "cpu"]
 TOKENS = 70
-
-
-def written(case: Case, calls: list[int], backend: str) -> PagedKV:
-    """Pages of the case's tokens, written in calls of so many tokens."""
-    kv = paged_codes(*case.kv.k_pages.shape, case.kv.page_table, CPU, torch.int8)
-    done = 0
-    for count in calls:
-        new = slice(done, done + count)
-        done += count
-        length = torch.tensor([done], dtype=torch.int32)
-        quantise_pages_(kv, case.keys[new], case.values[new], length, backend=backend)
-    return kv
+written = partial(builders.written, dtype=torch.int8)
 
 
 def ramped(dtype: torch.dtype) -> Case:

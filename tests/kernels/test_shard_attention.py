@@ -15,6 +15,7 @@ from hipcli.kernels.types import PagedKV
 
 from .builders import Case, Shape, make_case, make_plan, quantised
 from .oracles import attention, relative_error
+from .page_tables import shards
 
 SCALE = 0.11
 SHAPES = {
@@ -32,16 +33,15 @@ PLACEMENTS = {
 }
 
 
-def shards(case: Case, owners: list[int]) -> list[PagedKV]:
+def shards_alone(case: Case, owners: list[int]) -> list[PagedKV]:
     """The case's pages in three shards; what lies elsewhere is NaN here."""
-    kv, parts = case.kv, []
-    owner = torch.tensor(owners).repeat(40)[: len(kv.page_table)]
-    used = torch.arange(len(owner)) < -(-case.shape.seqlen_k // case.shape.page_size)
-    for rank in range(3):
-        away = kv.page_table[used & (owner != rank)].long()
-        k_pages, v_pages = kv.k_pages.clone(), kv.v_pages.clone()
+    used = torch.arange(len(case.kv.page_table)) < -(-case.shape.seqlen_k // case.shape.page_size)
+    parts = []
+    for part in shards(case.kv, owners):
+        away = case.kv.page_table[used & (part.page_table < 0)].long()
+        k_pages, v_pages = part.k_pages.clone(), part.v_pages.clone()
         k_pages[away], v_pages[away] = torch.nan, torch.nan
-        parts.append(PagedKV(k_pages, v_pages, kv.page_table.masked_fill(owner != rank, -1)))
+        parts.append(PagedKV(k_pages, v_pages, part.page_table))
     return parts
 
 
@@ -70,7 +70,7 @@ def test_merged_shards_are_the_whole(size, name, placed, backend):
     plan = make_plan(case, block_size_q=size, window_tokens=40, num_selected=4)
     results = [
         shard_attention(case.q, kv, plan, case.rope, case.seqlen_k, SCALE, backend=backend)
-        for kv in shards(case, PLACEMENTS[placed])
+        for kv in shards_alone(case, PLACEMENTS[placed])
     ]
     outs, lses = (torch.stack(parts) for parts in zip(*results, strict=True))
     assert torch.isfinite(outs).all()
@@ -94,13 +94,10 @@ def test_all_pages_here_is_sparse_prefill():
 def test_shards_of_fp8_pages(backend):
     case = quantised(make_case(Shape(17, 70), torch.device("cpu")))
     plan = make_plan(case, block_size_q=16, window_tokens=40, num_selected=4)
-    results = []
-    for rank in range(2):
-        away = torch.arange(len(case.kv.page_table)) % 2 != rank
-        kv = dataclasses.replace(case.kv, page_table=case.kv.page_table.masked_fill(away, -1))
-        results.append(
-            shard_attention(case.q, kv, plan, case.rope, case.seqlen_k, SCALE, backend=backend)
-        )
+    results = [
+        shard_attention(case.q, kv, plan, case.rope, case.seqlen_k, SCALE, backend=backend)
+        for kv in shards(case.kv, [0, 1])
+    ]
     outs, lses = (torch.stack(parts) for parts in zip(*results, strict=True))
     out, lse = merge_partials(outs, lses)
     true_out, true_lse = attention(case, plan, SCALE)

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -150,7 +150,8 @@ def _portable(settings: Settings) -> Settings:
     return Settings(values, dict(settings.sources))
 
 
-def _ray(environment: MutableMapping[str, str] = os.environ) -> Any:
+def _ray() -> Any:
+    environment = options.process_environment()
     # Read when Ray is imported and by the processes it starts.
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
     environment.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

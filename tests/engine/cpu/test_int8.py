@@ -114,17 +114,22 @@ def ask(engine: Engine, cache: Path) -> Result:
     return [event for event in engine.ask(request) if isinstance(event, Result)][0]
 
 
-def test_sessions_of_other_weights_are_others(tmp_path: Path) -> None:
+def test_sessions_of_other_formats_are_others(tmp_path: Path) -> None:
     model = str(model_folder(tmp_path / "tiny"))
     cached = []
-    for weights in ("auto", "int8", "auto", "int8"):
-        config = EngineConfig(tmp_path, model=model, device="cpu", weights=weights)
+    for formats in [("auto", "auto"), ("int8", "auto"), ("auto", "int8")] * 2:
+        weights, kv_dtype = formats
+        config = EngineConfig(
+            tmp_path, model=model, device="cpu", weights=weights, kv_dtype=kv_dtype
+        )
         engine = Engine.open(config)
         cached.append(ask(engine, tmp_path / "cache").cached_tokens)
         # What was used, where it was left to the machine.
-        used = engine.loaded.dtype if weights == "auto" else weights
-        assert engine.description["model"]["weights"] == used
-    assert cached == [0, 0, 100, 100]
+        used = [engine.loaded.dtype if name == "auto" else name for name in formats]
+        told = engine.description["model"]
+        assert [told["weights"], told["kv_dtype"]] == used
+        assert engine.loaded.runner.layout.kv_dtype == kv_dtype
+    assert cached == [0, 0, 0, 100, 100, 100]
 
 
 def test_a_gpu_refuses_them() -> None:

@@ -122,20 +122,21 @@ def request(cache: Path | None, length: int = TOKENS, **changes) -> AskRequest:
     return AskRequest(**made | changes)
 
 
-def engine(model: Path, folder: Path, size: int, stall_s: int = 20) -> DistributedEngine:
+def engine(model: Path, folder: Path, size: int, stall_s: int = 20, **changes) -> DistributedEngine:
     folder.mkdir(exist_ok=True)
-    return DistributedEngine.over(config(model), ForkedCrew(size, None, stall_s, folder=folder))
+    crew = ForkedCrew(size, None, stall_s, folder=folder)
+    return DistributedEngine.over(config(model, **changes), crew)
 
 
-def alone(model: Path, asked: AskRequest) -> Result:
+def alone(model: Path, asked: AskRequest, **changes) -> Result:
     """The result of one rank."""
-    *_, result = Engine.open(config(model)).ask(asked)
+    *_, result = Engine.open(config(model, **changes)).ask(asked)
     return result
 
 
-def together(model: Path, folder: Path, size: int, asked: AskRequest) -> Result:
+def together(model: Path, folder: Path, size: int, asked: AskRequest, **changes) -> Result:
     """The result of several ranks."""
-    opened = engine(model, folder, size)
+    opened = engine(model, folder, size, **changes)
     try:
         *_, result = opened.ask(asked)
     except BaseException as error:

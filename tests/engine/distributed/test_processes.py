@@ -14,11 +14,13 @@ from hipcli.engine.config import CacheConfig
 from hipcli.engine.distributed.control import Address, RankLostError
 from hipcli.engine.distributed.engine import DistributedEngine
 from hipcli.engine.distributed.starting import Crew
-from hipcli.engine.errors import UsageError
+from hipcli.engine.engine import Engine
+from hipcli.engine.errors import DoesNotFitError, UsageError
 from hipcli.engine.events import Progress
 from hipcli.engine.sessions import SessionStore
 from hipcli.engine.threads import usable_cores
 from tests.engine.distributed.processes import (
+    TOKENS,
     Forked,
     ForkedCrew,
     alone,
@@ -47,6 +49,18 @@ def test_processes_answer_as_one(model, tmp_path, size):
     for mode in ("attend", "share"):
         asked = request(None, answer=mode)
         assert told(together(model, tmp_path, size, asked)) == told(alone(model, asked))
+
+
+def test_a_limit_is_each_ranks_and_two_hold_what_one_does_not(model, tmp_path):
+    """In int8, and with a second look at the best pages."""
+    asked, changes = request(None), {"kv_dtype": "int8"}
+    expected = alone(model, asked, **changes)
+    runner = Engine.open(config(model, **changes)).runner
+    weights = sum({p.data_ptr(): p.nbytes for p in runner.model.parameters()}.values())
+    changes["host_memory_bytes"] = weights + runner.layout.num_bytes(TOKENS * 6 // 10)
+    with pytest.raises(DoesNotFitError, match="on one rank"):
+        together(model, tmp_path, 1, asked, **changes)
+    assert told(together(model, tmp_path, 2, asked, **changes)) == told(expected)
 
 
 def test_a_session_of_four_ranks_serves_one(model, tmp_path):
@@ -185,8 +199,6 @@ def test_ranks_of_one_host_share_its_cores(model):
 def test_what_several_ranks_cannot_do(model, tmp_path):
     with pytest.raises(UsageError, match="quest"):
         DistributedEngine.over(config(model, method="quest", method_settings={}), Crew(2))
-    with pytest.raises(UsageError, match="fp8"):
-        DistributedEngine.over(config(model, kv_dtype="fp8_e4m3"), Crew(2))
     opened = engine(model, tmp_path, 2)
     asked = replace(request(None), cache=CacheConfig(keep=0.5))
     with pytest.raises(UsageError, match="--keep") as caught:

@@ -65,12 +65,19 @@ class Inbox:
 
 
 @contextmanager
-def threads(runner, method, size: int, placement: str = "interleaved") -> Iterator[DrivenRunner]:
-    """Rank 0's runner over `size` ranks that share the weights of `runner`."""
+def threads(
+    runner, method, size: int, placement: str = "interleaved", all_shards: list | None = None
+) -> Iterator[DrivenRunner]:
+    """Rank 0's runner over `size` ranks that share the weights of `runner`.
+
+    `all_shards` takes what every rank has.
+    """
     board, barrier = [None] * size, threading.Barrier(size, timeout=60)
     shards = [
         Shard(runner, method, ThreadGroup(rank, size, board, barrier)) for rank in range(size)
     ]
+    if all_shards is not None:
+        all_shards.extend(shards)
     channel = Queues(size)
     others = []
     for shard, one in zip(shards[1:], channel.queues, strict=True):
