@@ -60,24 +60,29 @@ class Address:
     one_gpu: bool = False
 
 
+def beat_of(rank: int) -> str:
+    """The number that a rank counts up, in the ranks' store."""
+    return f"beat/{rank}"
+
+
 class Heart:
     """Beats for this rank, and listens to the others; see the module.
 
     Args:
         address: of the ranks.
+
+    Attributes:
         on_lost: called once, from the heart's thread, when another rank is lost.
     """
 
-    def __init__(
-        self, address: Address, on_lost: Callable[[RankLostError], None] | None = None
-    ) -> None:
+    def __init__(self, address: Address) -> None:
         self._address = address
         self._store = connect(address)
         self._heard: dict[int, tuple[str, float]] = {}
         self._words: dict[int, str] = {}
         self._silent_since: float | None = None
         self._stop = threading.Event()
-        self._on_lost = on_lost
+        self.on_lost: Callable[[RankLostError], None] | None = None
         self._thread = threading.Thread(target=self._beat, name="hip-heart", daemon=True)
         self._thread.start()
 
@@ -86,14 +91,14 @@ class Heart:
         while not self._stop.is_set():
             count += 1
             try:
-                self._store.set(f"beat/{self._address.rank}", str(count))
+                self._store.set(beat_of(self._address.rank), str(count))
                 self._listen()
                 self._silent_since = None
             except RuntimeError:
                 # The store went with rank 0, or rank 0 does not let it answer.
                 self._silent_since = self._silent_since or time.monotonic()
-            if self._on_lost is not None and (found := self.lost()) is not None:
-                self._on_lost(found)
+            if (on_lost := self.on_lost) is not None and (found := self.lost()) is not None:
+                on_lost(found)
                 return
             self._stop.wait(BEAT_S)
 
@@ -101,7 +106,7 @@ class Heart:
         now = time.monotonic()
         others = [rank for rank in range(self._address.size) if rank != self._address.rank]
         for rank in others:
-            for name, kept in ((f"beat/{rank}", self._heard), (f"word/{rank}", self._words)):
+            for name, kept in ((beat_of(rank), self._heard), (f"word/{rank}", self._words)):
                 if not self._store.check([name]):
                     continue
                 value = self._store.get(name).decode("utf-8")
@@ -132,6 +137,11 @@ class Heart:
         if (silent := self.silent(limit)) is None:
             return None
         return RankLostError(f"rank {silent} was not heard of for {limit} s", _WHAT_TO_DO)
+
+    def check(self) -> None:
+        """Raise what `lost` says."""
+        if (found := self.lost()) is not None:
+            raise found
 
     def explain(self, error: Exception) -> RankLostError:
         """What to raise for an error of the transport: it says that a rank is gone, not which."""

@@ -19,6 +19,7 @@ from hipcli.engine.distributed.control import (
     Commands,
     Heart,
     RankLostError,
+    beat_of,
     connect,
 )
 from hipcli.engine.distributed.group import Group, ProcessGroup, StagedGroup
@@ -30,6 +31,8 @@ from hipcli.engine.sessions.identity import identity_key
 
 # A group's own limit on one operation; hearts find a lost rank long before.
 OPERATION_S = 7 * 24 * 3600
+# Rank 0 waits so long for the first sign of another, which imports PyTorch before it.
+COME_S = 600
 # Between two looks at whether the others have come.
 POLL_S = 0.05
 
@@ -125,20 +128,46 @@ def join(
         HipError: they hold different models.
     """
     store = connect(address, limit_s=START_S)
-    loaded = load()
+    # From here on a rank that stands still is noticed, also while models are loaded.
+    heart = Heart(address)
+    try:
+        loaded = load()
+        _agree(store, address, loaded, alive, heart)
+        # A process that waits in a library for the others cannot be woken by an error.
+        heart.on_lost = end_now
+        tensors, commands = _groups(address, loaded, heart)
+    except BaseException as error:
+        lost = isinstance(error, RankLostError)
+        heart.leave_word("" if lost else f"{type(error).__name__}: {str(error)[:300]}")
+        raise
+    if not _over_nccl(address, loaded):
+        heart.on_lost = None
+    shard = Shard(loaded.runner, loaded.method, tensors, words=commands)
+    return Member(address, shard, Commands(commands), heart), loaded
+
+
+def _agree(
+    store: Any,
+    address: Address,
+    loaded: LoadedEngine,
+    alive: Callable[[], None],
+    heart: Heart,
+) -> None:
+    """Wait for the other ranks, and compare what they hold; raises as `join` does."""
+
+    def check() -> None:
+        alive()
+        heart.check()
+
     store.set(f"identity/{address.rank}", identity_key(loaded.identity))
     for rank in range(address.size):
-        _wait(store, f"identity/{rank}", rank, alive)
+        _wait(store, beat_of(rank), rank, alive, COME_S)
+        _wait(store, f"identity/{rank}", rank, check, START_S)
         if store.get(f"identity/{rank}").decode("ascii") != identity_key(loaded.identity):
             raise HipError(
                 f"rank {rank} holds another model or other settings than rank {address.rank}",
                 "give all ranks the same --model, --dtype and --method",
             )
-    # A process that waits for a GPU cannot be woken by an error.
-    heart = Heart(address, end_now if _over_nccl(address, loaded) else None)
-    tensors, commands = _groups(address, loaded, heart)
-    shard = Shard(loaded.runner, loaded.method, tensors, words=commands)
-    return Member(address, shard, Commands(commands), heart), loaded
 
 
 def end_now(error: RankLostError) -> None:
@@ -148,8 +177,8 @@ def end_now(error: RankLostError) -> None:
     os._exit(1)
 
 
-def _wait(store: Any, name: str, rank: int, alive: Callable[[], None]) -> None:
-    ends = time.monotonic() + START_S
+def _wait(store: Any, name: str, rank: int, alive: Callable[[], None], limit_s: float) -> None:
+    ends = time.monotonic() + limit_s
     while time.monotonic() < ends:
         alive()
         try:
@@ -158,7 +187,7 @@ def _wait(store: Any, name: str, rank: int, alive: Callable[[], None]) -> None:
         except RuntimeError as error:
             raise RankLostError("rank 0 is gone", "see what it said") from error
         time.sleep(POLL_S)
-    raise RankLostError(f"rank {rank} did not come within {START_S} s", "see what it said")
+    raise RankLostError(f"rank {rank} did not come within {limit_s} s", "see what it said")
 
 
 def _over_nccl(address: Address, loaded: LoadedEngine) -> bool:
@@ -170,10 +199,6 @@ def _groups(address: Address, loaded: LoadedEngine, heart: Heart) -> tuple[Group
     """Process groups for tensors where the model is, and for commands."""
     device, cpu = loaded.runner.device, torch.device("cpu")
     limit = timedelta(seconds=OPERATION_S)
-
-    def check() -> None:
-        if (lost := heart.lost()) is not None:
-            raise lost
 
     try:
         dist.init_process_group(
@@ -187,6 +212,6 @@ def _groups(address: Address, loaded: LoadedEngine, heart: Heart) -> tuple[Group
     except RuntimeError as error:
         raise heart.explain(error) from error
     staged = device.type != "cpu" and address.one_gpu
-    whole = ProcessGroup(dist.group.WORLD, cpu if staged else device, check, heart.explain)
+    whole = ProcessGroup(dist.group.WORLD, cpu if staged else device, heart.check, heart.explain)
     tensors = StagedGroup(whole, device) if staged else whole
-    return tensors, ProcessGroup(orders, cpu, check, heart.explain)
+    return tensors, ProcessGroup(orders, cpu, heart.check, heart.explain)

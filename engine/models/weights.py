@@ -90,7 +90,7 @@ def read_header(path: Path) -> list[_Tensor]:
                 for name, entry in header.items()
                 if name != "__metadata__"
             ]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _damaged(path, "has a damaged header") from error
     end = max((tensor.start + tensor.num_bytes for tensor in tensors), default=8 + length)
     if end != size:

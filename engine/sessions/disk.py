@@ -4,7 +4,6 @@ So what happens when one of them fails can be tried out: a test hands in a `Disk
 are not written here but through their mapping, into blocks that `allocate` took beforehand.
 """
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -12,6 +11,8 @@ import time
 from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
+
+from hipcli.engine.sessions import locks
 
 NEW_SUFFIX = ".new"
 TRASH_SUFFIX = ".trash"
@@ -30,19 +31,21 @@ class Disk:
     def write(self, path: Path, data: bytes, *, sync: bool = True) -> None:
         """Replace `path`: a reader sees the old file or the new one, never half of one."""
         temporary = path.with_name(path.name + NEW_SUFFIX)
+        # Another process may write the same file: one after the other, or a reader sees halves.
+        fd = locks.try_lock(temporary, wait=True)
+        assert fd is not None, "it was waited for"
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                self._put(fd, data)
-                if sync:
-                    os.fsync(fd)
-            finally:
-                os.close(fd)
+            # Who holds the lock stands there, or what a killed process left.
+            os.ftruncate(fd, 0)
+            os.lseek(fd, 0, os.SEEK_SET)
+            self._put(fd, data)
+            if sync:
+                os.fsync(fd)
             os.replace(temporary, path)
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+            locks.release(temporary, fd)
             raise
+        os.close(fd)
 
     def _put(self, fd: int, data: bytes) -> None:
         """Write all of `data`."""

@@ -143,7 +143,7 @@ def _is_file(fd: int, path: Path) -> bool:
 def _named(content: bytes) -> str:
     try:
         pid, host = json.loads(content)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return "another process"
     here = host == socket.gethostname()
     return f"process {pid}" if here else f"process {pid} on {host}"

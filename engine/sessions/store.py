@@ -159,7 +159,12 @@ class SessionStore:
         if not matches:
             matches = [record for record in every if wanted and record.key.startswith(wanted)]
         if not matches:
-            raise SessionError(f"no session '{wanted}'", "see: hip sessions list")
+            nameless = any(record.state == "damaged" for record in every)
+            # What a session was called stands in the manifest that is damaged.
+            hint = "; one of those that are damaged may be it: ask about its documents again"
+            raise SessionError(
+                f"no session '{wanted}'", "see: hip sessions list" + (hint if nameless else "")
+            )
         if len(matches) > 1:
             ids = ", ".join(record.id for record in matches)
             raise SessionError(

@@ -27,14 +27,22 @@ def as_record(turns: tuple[Turn, ...]) -> dict[str, list[list[str]]]:
     return {_KEY: [list(turn) for turn in turns]}
 
 
-def keep(store: "SessionStore", session_id: str, turns: tuple[Turn, ...], turn: Turn) -> str:
+def keep(
+    store: "SessionStore",
+    session_id: str,
+    turns: tuple[Turn, ...],
+    turn: Turn,
+    resumed: bool = False,
+) -> str:
     """Let a session keep one more turn.
 
     Args:
         store: the sessions.
         session_id: of the one that was asked; empty if nothing was saved.
-        turns: those that the question was asked after; empty begins a new conversation.
+        turns: those that the question was asked after.
         turn: the new one.
+        resumed: the question goes on from a session as it was; otherwise one asked after no others
+            begins a new conversation in place of an older one.
 
     Returns:
         Why it is not kept, in words; empty if it is.
@@ -45,7 +53,7 @@ def keep(store: "SessionStore", session_id: str, turns: tuple[Turn, ...], turn: 
         record = store.find(session_id)
         with store.lock(record.key):
             before = turns_of(store.find(session_id))
-            if turns and before and before != turns:
+            if (turns or resumed) and before and before != turns:
                 return "another question was kept meanwhile"
             store.remember(record, as_record((*turns, turn)))
     except (OSError, SessionError) as error:

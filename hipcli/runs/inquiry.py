@@ -301,7 +301,8 @@ class Inquiry:
 
         turn = (question, result.answer)
         store = SessionStore(self.settings.cache_root)
-        reason = keep(store, result.session.id, self.turns, turn)
+        resumed = bool(self.session_id) and result.session.id == self.session_id
+        reason = keep(store, result.session.id, self.turns, turn, resumed)
         if reason:
             self._warn(warning_row("turn_not_kept", f"the conversation is not kept: {reason}"))
         else:

@@ -32,7 +32,7 @@ class KeptParts:
         self._parts: dict[str, dict[str, Any]] = {}
         if self._path is not None and not fresh:
             # A file that is damaged is as good as none: its parts are asked for again.
-            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 content = json.loads(self._path.read_text("utf-8"))
                 self._parts = {key: dict(part) for key, part in content["parts"].items()}
 

@@ -69,5 +69,5 @@ def _of_package(text: str) -> Iterator[str]:
         content = json.loads(text)
         scripts = content.get("scripts", {})
         yield from (f"npm run {name}" for name in scripts)
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return

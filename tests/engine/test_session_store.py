@@ -2,6 +2,7 @@
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from hipcli.engine.events import Notice
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.request import InputRecord
 from hipcli.engine.sessions import SessionStore, locks
+from hipcli.engine.sessions.disk import Disk
 from hipcli.engine.sessions.fork import fork
+from hipcli.engine.sessions.manifest import read_sealed, write_sealed
 from hipcli.engine.sessions.record import folder_bytes
 from hipcli.engine.sessions.room import NoRoomError, make_room, surplus
 from tests.engine.test_session_integrity import ask, flip, notices
@@ -157,6 +160,10 @@ def test_a_damaged_manifest_is_listed_and_goes_first(runner: Runner, tmp_path: P
         with pytest.raises(DamagedSessionError) as raised:
             store.find(wanted)
         assert f"hip sessions rm {damaged.id}" in raised.value.hint
+    # What it was called is not known any more.
+    with pytest.raises(SessionError, match="no session 'novel'") as nameless:
+        store.find("novel")
+    assert "damaged" in nameless.value.hint
     assert store.find(damaged.id, unusable=True).num_bytes == damaged.num_bytes
     assert [path for path, _ in surplus(store, None)] == [damaged.path]
     make_room(store, row.num_bytes, max_bytes=int(2.5 * row.num_bytes), keep="")
@@ -230,3 +237,20 @@ def test_a_damaged_session_lends_no_pages(runner: Runner, tmp_path: Path) -> Non
     tokens, checked, events = ask(runner, asked)
     assert tokens == expected and notices(events) == ["session_damaged"]
     assert len(SessionStore(tmp_path).list()) == 1
+
+
+def test_a_file_that_several_write_is_never_half_of_one(tmp_path: Path) -> None:
+    path, texts = tmp_path / "manifest.json", ("a" * 30_000, "b" * 60_000)
+    write_sealed(path, {"x": texts[0]}, Disk(), sync=False)
+
+    def write(text: str) -> None:
+        for _ in range(150):
+            write_sealed(path, {"x": text}, Disk(), sync=False)
+
+    with ThreadPoolExecutor() as pool:
+        writers = [pool.submit(write, text) for text in texts]
+        while not all(writer.done() for writer in writers):
+            assert read_sealed(path)["x"] in texts
+        for writer in writers:
+            writer.result()
+    assert os.listdir(tmp_path) == ["manifest.json"]

@@ -77,7 +77,8 @@ def test_a_session_keeps_turns() -> None:
     assert keep(store, session_id, (first,), second) == "another question was kept meanwhile"
     assert keep(store, "", (), first) == "nothing is saved"
     assert "no session" in keep(store, "f" * 12, (), first)
-    # A question about the documents begins anew.
+    # Neither is what two asked at once, of whom one was first; asking the documents begins anew.
+    assert keep(store, session_id, (), first, resumed=True) == "another question was kept meanwhile"
     assert keep(store, session_id, (), second) == ""
     assert turns_of(store.find(session_id)) == (second,)
     assert run_hip("sessions", "show", "--json").json["session"]["turns"] == 1

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import numpy as np
 import torch
 
 from hipcli.engine.config import CacheConfig, EngineConfig, GenerationConfig
-from hipcli.engine.distributed.control import Address
+from hipcli.engine.distributed.control import Address, Heart
 from hipcli.engine.distributed.engine import DistributedEngine
 from hipcli.engine.distributed.starting import Crew, config_of
 from hipcli.engine.distributed.working import work
@@ -81,6 +83,18 @@ def be_rank(address: str, config: str, said: Path) -> None:
     work(config_of(config), Address(**json.loads(address)))
 
 
+def be_rank_that_stops(address: str, config: str, said: Path) -> None:
+    """A rank that stands still while it loads the model."""
+    Heart(Address(**json.loads(address)))
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def be_rank_that_never_comes(address: str, config: str, said: Path) -> None:
+    """A rank that stands still before it has met the others."""
+    time.sleep(60)
+
+
 def be_rank_0_until_it_reads(address: Address, made: EngineConfig) -> None:
     """Rank 0, which is killed after the first chunk."""
     opened = DistributedEngine.over(made, Crew(2, address))
@@ -94,12 +108,13 @@ class ForkedCrew(Crew):
     """Starts the other ranks by forks; what they say lies in `folder`."""
 
     folder: Path = Path()
+    act: Callable[[str, str, Path], None] = be_rank
 
     def _start_other(self, address: str, config: str) -> None:
         said = self.folder / f"rank{json.loads(address)['rank']}"
         said.touch()
         self._said.append(said.open("rb"))
-        self._others.append(Forked(be_rank, address, config, said))
+        self._others.append(Forked(self.act, address, config, said))
 
 
 def config(model: Path, **changes) -> EngineConfig:

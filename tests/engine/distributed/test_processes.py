@@ -26,6 +26,8 @@ from tests.engine.distributed.processes import (
     alone,
     be_rank,
     be_rank_0_until_it_reads,
+    be_rank_that_never_comes,
+    be_rank_that_stops,
     config,
     engine,
     free_port,
@@ -184,6 +186,21 @@ def test_a_rank_that_does_not_start_is_told(model, tmp_path):
     opened = engine(model, tmp_path, 2)
     opened.config = dataclasses.replace(opened.config, model=str(broken))
     with pytest.raises(RankLostError, match="rank 1 did not start"):
+        list(opened.ask(request(None)))
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [(be_rank_that_stops, "rank 1 was not heard of"), (be_rank_that_never_comes, "did not come")],
+)
+def test_a_rank_that_stands_still_before_the_first_word_is_missed(
+    model, tmp_path, monkeypatch, act, said
+):
+    monkeypatch.setattr("hipcli.engine.distributed.joining.COME_S", 2)
+    opened = engine(model, tmp_path, 2, stall_s=1)
+    opened.crew.act = act
+    with pytest.raises(RankLostError, match=said):
         list(opened.ask(request(None)))
     opened.close()
 
