@@ -11,6 +11,7 @@ reread: passages around the voted pages and the question are run as a short fres
 inside the trained window.
 """
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -21,6 +22,7 @@ import torch
 
 from hipcli.engine.answering.decoding import generate
 from hipcli.engine.answering.drafting import Drafter, draft_tokens, evidence_texts
+from hipcli.engine.answering.key_words import KeyWords, worth_a_look
 from hipcli.engine.answering.passages import ROUND_PAGES, reread_budget_tokens, reread_prompt
 from hipcli.engine.answering.sampler import Sampler
 from hipcli.engine.answering.second_look import LookWeights, SecondLook
@@ -181,16 +183,19 @@ class Answerer:
 
         What is attended densely needs no pages.
         """
-        if self.mode == "dense" or ballot.words_found() > CLEAR_WORDS:
-            return
-        first, end = ballot.own_words
-        pages = ballot.best(*self.request.votable, self.looks)
         if (
-            len(pages) < 2
+            self.mode == "dense"
             or len(question) > MAX_LOOKING_TOKENS
-            or ballot.margin(pages) > CLEAR_MARGIN
+            or ballot.words_found() > CLEAR_WORDS
+            or not self.looks
         ):
             return
+        first, end = ballot.own_words
+        best, others = self._worth_a_look(ballot, question[first:end].tolist())
+        if len(best) < 2 or ballot.margin(best) > CLEAR_MARGIN:
+            return
+        pages = list(dict.fromkeys(itertools.chain.from_iterable(zip(best, others, strict=True))))
+        pages = pages[: self.looks]
         began = time.perf_counter()
         look = SecondLook(
             self.runner, self.method, self.store, ballot.context_tokens, self.request.prefix_tokens
@@ -199,12 +204,21 @@ class Answerer:
             question = question[:end]
         seen = look.at(pages, question, (first, end))
         ballot.look_again(pages, self.look_weights.scores(seen))
-        (best,) = ballot.best(*self.request.votable, 1)
+        (first_page,) = ballot.best(*self.request.votable, 1)
         self.look = (
-            f"looked again at the {len(pages)} pages with most votes,"
+            f"looked again at the {len(pages)} best pages,"
             f" {time.perf_counter() - began:.2f} s: the best one"
-            f" {'stays' if best == pages[0] else 'is another'}"
+            f" {'stays' if first_page == pages[0] else 'is another'}"
         )
+
+    def _worth_a_look(self, ballot: Ballot, own_ids: list[int]) -> tuple[list[int], list[int]]:
+        """Pages of the store that may be best, by votes and by the votes of all words."""
+        if not self.words or self.reader is None:
+            best = ballot.best(*self.request.votable, self.looks)
+            return best, best
+        decode, kept = self.reader.decode, self.store.kept_pages
+        keys = KeyWords.of(own_ids, decode, self.words, self.request.context_ids, kept)
+        return worth_a_look(ballot, keys, self.request.votable, self.looks)
 
     def _later_rounds(self, ballot: Ballot, question: torch.Tensor, before: Tail) -> None:
         """Let the best pages of a round vote in the next one, the question as their scaffold."""

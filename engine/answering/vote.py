@@ -61,7 +61,8 @@ class Ballot:
     Attributes:
         word_votes: fp32 [tokens of own_words, num_pages], sum over heads so far; None before the
             first layer.
-        look_weights: fp32 [num_pages], how a second look weighs the votes; None before it.
+        look_weights: fp32 [num_pages], how key words and a second look weigh the votes; None
+            before both.
         later: ballots of later rounds, whose pages take turns with this one's.
     """
 
@@ -171,16 +172,19 @@ class Ballot:
         """
         votes = self.votes()
         factors = (scores - scores.amax()).clamp(min=LEAST_LOOK).exp().to(votes.device)
-        self.look_weights = votes.new_full((len(votes),), factors.amin().item())
-        self.look_weights[torch.tensor(pages, device=votes.device)] = factors
+        weights = votes.new_full((len(votes),), factors.amin().item())
+        weights[torch.tensor(pages, device=votes.device)] = factors
+        self.look_weights = weights * (1.0 if self.look_weights is None else self.look_weights)
 
     def words_found(self) -> float:
         """The greatest part of the question's words that a page has; 0 where they do not count."""
         return 0.0 if self.coverage is None else float(self.coverage.max(initial=0))
 
-    def best(self, first_token: int, end_token: int, count: int) -> list[int]:
+    def best(
+        self, first_token: int, end_token: int, count: int, scores: torch.Tensor | None = None
+    ) -> list[int]:
         """The first `count` pages of `order`, as the store counts them."""
-        return self._places(self.order(first_token, end_token)[:count])
+        return self._places(self.order(first_token, end_token, scores)[:count])
 
     def leaders(self, count: int, low: int, high: int) -> torch.Tensor:
         """Pages of the store with most votes so far and their right neighbours, int64 ascending.
@@ -212,9 +216,12 @@ class Ballot:
         turns = itertools.chain.from_iterable(itertools.zip_longest(*rounds))
         return [page for page in dict.fromkeys(turns) if page is not None]
 
-    def order(self, first_token: int, end_token: int) -> list[int]:
-        """`ranking` of this round alone."""
-        order: list[int] = self.votes().argsort(descending=True).tolist()
+    def order(
+        self, first_token: int, end_token: int, scores: torch.Tensor | None = None
+    ) -> list[int]:
+        """`ranking` of this round alone, by its votes or by scores fp32 [pages of the store]."""
+        by = self.votes() if scores is None else scores
+        order: list[int] = by.argsort(descending=True).tolist()
         if self.kept_pages is not None:
             order = self.kept_pages[order].tolist()
         return [

@@ -31,7 +31,7 @@ SENTENCE_TOKENS = 24
 # that the context has.
 LEADING_PART = 0.8
 
-_WORD = re.compile(r"\w+")
+WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+")
 
 Spelling = tuple[int, ...]
@@ -44,7 +44,7 @@ def spellings(question: str, encode: Callable[[str], Sequence[int]]) -> list[tup
         question: the asker's own words.
         encode: text to token ids.
     """
-    words = dict.fromkeys(word.lower() for word in _WORD.findall(question))
+    words = dict.fromkeys(word.lower() for word in WORD.findall(question))
     return [
         tuple(
             dict.fromkeys(
@@ -67,14 +67,19 @@ def coverage(context_ids: np.ndarray, words: Sequence[tuple[Spelling, ...]]) -> 
     Returns:
         fp32 [num_pages], 0 to 1.
     """
-    num_pages = -(-len(context_ids) // PAGE_TOKENS)
-    covered, total = np.zeros(num_pages, dtype=np.float32), 0.0
-    for word in words:
-        present = _present(context_ids, word)
-        idf = _idf(present)
-        covered += idf * present
-        total += idf
+    present = presence(context_ids, words)
+    covered, total = np.zeros(present.shape[1], dtype=np.float32), 0.0
+    for here in present:
+        weight = idf(here)
+        covered += weight * here
+        total += weight
     return covered / total if total else covered
+
+
+def presence(context_ids: np.ndarray, words: Sequence[tuple[Spelling, ...]]) -> np.ndarray:
+    """Which pages have which word: bool [words, num_pages]; arguments as of `coverage`."""
+    present = [_present(context_ids, word) for word in words]
+    return np.array(present, dtype=bool).reshape(len(words), -(-len(context_ids) // PAGE_TOKENS))
 
 
 def _present(context_ids: np.ndarray, word: tuple[Spelling, ...]) -> np.ndarray:
@@ -89,7 +94,8 @@ def _present(context_ids: np.ndarray, word: tuple[Spelling, ...]) -> np.ndarray:
     return present
 
 
-def _idf(present: np.ndarray) -> float:
+def idf(present: np.ndarray) -> float:
+    """Inverse document frequency of a word that stands on these pages, bool [num_pages]."""
     holders = int(present.sum())
     return math.log(1 + (len(present) - holders + 0.5) / (holders + 0.5))
 
@@ -121,21 +127,21 @@ class Reader:
         Returns:
             Nothing where no sentence has the question's rare words.
         """
-        asked = dict.fromkeys(word.lower() for word in _WORD.findall(self.question))
+        asked = dict.fromkeys(word.lower() for word in WORD.findall(self.question))
         found = spellings(self.question, self.encode)
         weights: dict[str, float] = {}
         for word, spelling in zip(asked, found, strict=False):
             present = _present(context_ids, spelling)
             if present.any():
-                weights[word] = _idf(present)
+                weights[word] = idf(present)
         best, most = "", (LEADING_PART * max(weights.values(), default=0.0), 0.0)
         for sentence in self._sentences(context_ids, pages, span):
-            words = {word.lower() for word in _WORD.findall(sentence)}
+            words = {word.lower() for word in WORD.findall(sentence)}
             held = [weights[word] for word in words if word in weights]
             # One rare word says more than several common ones.
             if held and (max(held), sum(held)) > most:
                 best, most = sentence, (max(held), sum(held))
-        others = [word for word in _WORD.findall(best) if word.lower() not in asked]
+        others = [word for word in WORD.findall(best) if word.lower() not in asked]
         return spellings(" ".join(others), self.encode)
 
     def _sentences(
