@@ -209,7 +209,8 @@ def store_rows(
 ):
     """Ends the online softmax of rows: their sums divided, and log-sum-exp from base 2 to e."""
     tl.store(lse + target, (largest + tl.math.log2(denominator)) * LN_2, mask=valid)
-    channel = tl.arange(0, PADS[2])
+    CHANNELS: tl.constexpr = PADS[2]
+    channel = tl.arange(0, CHANNELS)
     mask = valid[:, None] & (channel < SIZES[1])[None, :]
     result = (acc / denominator[:, None]).to(out.dtype.element_ty)
     tl.store(out + target[:, None] * SIZES[1] + channel[None, :], result, mask=mask)

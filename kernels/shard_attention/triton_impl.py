@@ -129,6 +129,7 @@ def _attend_shard(
     PRECISION: tl.constexpr,
 ):
     KEYS: tl.constexpr = SIZES[4]
+    CHANNELS: tl.constexpr = PADS[2]
     num_kv_heads = tl.num_programs(1)
     head = tl.program_id(1)
     split = tl.program_id(2)
@@ -146,7 +147,7 @@ def _attend_shard(
     q_turned, q_rest = load_queries(
         q_rows, valid, tables, tl.minimum(query_position, local_tokens - 1), SIZES, PADS
     )
-    acc = tl.zeros([ROWS, PADS[2]], dtype=tl.float32)
+    acc = tl.zeros([ROWS, CHANNELS], dtype=tl.float32)
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     denominator = tl.zeros([ROWS], dtype=tl.float32)
     kv_of_head = pages_of_head(pages, head, k_strides, v_strides)

@@ -122,6 +122,7 @@ def _attend(
     PRECISION: tl.constexpr,
 ):
     KEYS: tl.constexpr = SIZES[4]
+    CHANNELS: tl.constexpr = PADS[2]
     TILES: tl.constexpr = (BLOCK_SIZE_Q * GROUP + ROWS - 1) // ROWS
     num_kv_heads = tl.num_programs(1)
     head = tl.program_id(1)
@@ -142,7 +143,7 @@ def _attend(
     q_turned, q_rest = load_queries(
         q_rows, valid, tables, tl.minimum(query_position, num_keys - 1), SIZES, PADS
     )
-    acc = tl.zeros([ROWS, PADS[2]], dtype=tl.float32)
+    acc = tl.zeros([ROWS, CHANNELS], dtype=tl.float32)
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     denominator = tl.zeros([ROWS], dtype=tl.float32)
     kv_of_head = pages_of_head(pages, head, k_strides, v_strides)
