@@ -61,6 +61,99 @@ def _chosen_blocks(
 
 
 @triton.jit
+def _locate(
+    key,
+    open_key,
+    frame,
+    page_table,
+    head,
+    num_selected,
+    SINK_TOKENS: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+):
+    """Slots and places in their pages of keys at packed positions `key` [KEYS].
+
+    `frame` is what this token attends: (chosen, window_start, base), `base` being the packed
+    position of the window's first key, 0 where everything is attended.
+    """
+    chosen, window_start, base = frame
+    logical = tl.where(key >= base, window_start + key - base, key)
+    block = _chosen_blocks(chosen, key, num_selected, SINK_TOKENS, BLOCK_SIZE_K)
+    is_selected = (block >= 0) & (window_start > 0)
+    logical = tl.where(is_selected, block * BLOCK_SIZE_K + key % BLOCK_SIZE_K, logical)
+    slot = load_slots(page_table, head, logical // PAGE_SIZE, open_key).to(tl.int64)
+    return slot, logical % PAGE_SIZE
+
+
+@triton.jit
+def _attend_tile(
+    acc,
+    largest,
+    denominator,
+    queries,
+    rows,
+    scales,
+    tables,
+    position,
+    open_key,
+    scale,
+    SIZES: tl.constexpr,
+    PADS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One tile of keys of the online softmax, log-sum-exp in base 2.
+
+    `queries` are rotary channels turned to the tile's frame and those beside them, `rows`
+    pointers to rows of keys and values, `scales` pointers to theirs, `position` [KEYS] the keys'
+    places in the frame.
+    """
+    HALF: tl.constexpr = SIZES[0]
+    HEAD_DIM: tl.constexpr = SIZES[1]
+    q_turned, q_rest = queries
+    k_rows, v_rows = rows
+    cos, sin, cos_stride = tables
+    OPERAND: tl.constexpr = q_turned.dtype
+    QUANTISED: tl.constexpr = k_rows.dtype.element_ty == tl.float8e4nv
+    # Rows past the last key may never have been written: 0 * NaN must not reach the sum.
+    values = load_channels(v_rows, open_key, 0, HEAD_DIM, PADS[2], True).to(OPERAND)
+    turned = load_rotated(
+        k_rows, open_key, cos, sin, position, cos_stride, HALF, PADS[0], OPERAND, False
+    )
+    logits = tl.dot(q_turned, tl.trans(turned), input_precision=PRECISION)
+    if PADS[1] > 0:
+        rest = load_channels(k_rows, open_key, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], False)
+        logits = tl.dot(q_rest, tl.trans(rest.to(OPERAND)), logits, input_precision=PRECISION)
+    if QUANTISED:
+        logits *= load_scales(scales[0], open_key, True)[None, :]
+    logits = tl.where(open_key[None, :], logits, float("-inf"))
+    new_largest = tl.maximum(largest, tl.max(logits, axis=1) * scale)
+    weights = tl.math.exp2(logits * scale - new_largest[:, None])
+    shrink = tl.math.exp2(largest - new_largest)
+    denominator = denominator * shrink + tl.sum(weights, axis=1)
+    acc = acc * shrink[:, None]
+    if QUANTISED:
+        weights *= load_scales(scales[1], open_key, True)[None, :]
+        # Channels as rows: as columns, fp8 values would be read from shared memory in bytes.
+        weights = tl.trans(weights.to(OPERAND))
+        acc += tl.trans(tl.dot(tl.trans(values), weights, input_precision=PRECISION))
+    else:
+        acc = tl.dot(weights.to(OPERAND), values, acc, input_precision=PRECISION)
+    return acc, new_largest, denominator
+
+
+@triton.jit
+def _turn_query(q_lo, q_hi, position, tables, HALF: tl.constexpr, PAD: tl.constexpr):
+    """Rotary channels of the query rows [ROWS, 2 * PAD], turned to one position."""
+    cos, sin, cos_stride = tables
+    half = tl.arange(0, PAD)
+    at_query = position * cos_stride + half
+    q_cos = tl.load(cos + at_query, mask=half < HALF, other=0.0).to(tl.float32)
+    q_sin = tl.load(sin + at_query, mask=half < HALF, other=0.0).to(tl.float32)
+    return turn_pairs(q_lo, q_hi, q_cos[None, :], q_sin[None, :], q_lo.dtype)
+
+
+@triton.jit
 def _decode(
     q,
     pages,
@@ -72,7 +165,6 @@ def _decode(
     results,
     counters,
     num_selected,
-    cos_stride,
     local_tokens,
     scale,
     q_strides: tl.constexpr,
@@ -90,14 +182,9 @@ def _decode(
     begin(EARLY)
     HALF: tl.constexpr = SIZES[0]
     HEAD_DIM: tl.constexpr = SIZES[1]
-    BLOCK_SIZE_K: tl.constexpr = SIZES[2]
-    PAGE_SIZE: tl.constexpr = SIZES[3]
-    D_PAD: tl.constexpr = PADS[2]
+    CHANNELS: tl.constexpr = PADS[2]
     ROWS: tl.constexpr = PADS[4]
-    OPERAND: tl.constexpr = q.dtype.element_ty
     k_pages, v_pages, k_scales, v_scales = pages
-    QUANTISED: tl.constexpr = k_pages.dtype.element_ty == tl.float8e4nv
-    cos, sin = tables
     out, lse, outs, lses = results
     split = tl.program_id(0)
     head = tl.program_id(1)
@@ -107,7 +194,6 @@ def _decode(
     num_heads = tl.num_programs(1) * GROUP
     row = tl.arange(0, ROWS)
     valid = row < GROUP
-    lane = tl.arange(0, KEYS)
 
     # The first wait: everything that needs no other value from memory.
     window_start = tl.load(window_starts + token)
@@ -119,7 +205,7 @@ def _decode(
     q_lo = load_channels(q_rows, valid, 0, HALF, PADS[0], True)
     q_hi = load_channels(q_rows, valid, HALF, HALF, PADS[0], True)
 
-    base = SINK_TOKENS + tl.sum((indices >= 0).to(tl.int32), axis=0) * BLOCK_SIZE_K
+    base = SINK_TOKENS + tl.sum((indices >= 0).to(tl.int32), axis=0) * SIZES[2]
     base = tl.where(window_start > 0, base, 0)
     query_position = base + total_keys - num_tokens + token - window_start
     overflow = query_position >= local_tokens
@@ -129,60 +215,35 @@ def _decode(
     if split >= parts:
         return
 
-    acc = tl.zeros([ROWS, D_PAD], dtype=tl.float32)
+    acc = tl.zeros([ROWS, CHANNELS], dtype=tl.float32)
     largest = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     denominator = tl.zeros([ROWS], dtype=tl.float32)
-    half = tl.arange(0, PADS[0])
-    at_query = (query_position - split * KEYS) * cos_stride + half
-    q_cos = tl.load(cos + at_query, mask=half < HALF, other=0.0).to(tl.float32)
-    q_sin = tl.load(sin + at_query, mask=half < HALF, other=0.0).to(tl.float32)
-    q_turned = turn_pairs(q_lo, q_hi, q_cos[None, :], q_sin[None, :], OPERAND)
+    # Keys are turned from the first one of this program's first tile on.
+    origin = split * KEYS
+    q_turned = _turn_query(q_lo, q_hi, query_position - origin, tables, HALF, PADS[0])
     q_rest = q_turned
     if PADS[1] > 0:
         q_rest = load_channels(q_rows, valid, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], True)
-    for first in range(split * KEYS, num_keys, num_splits * KEYS):
-        key = first + lane
+    for first in range(origin, num_keys, num_splits * KEYS):
+        key = first + tl.arange(0, KEYS)
         open_key = key < num_keys
-        logical = tl.where(key >= base, window_start + key - base, key)
-        block = _chosen_blocks(chosen, key, num_selected, SINK_TOKENS, BLOCK_SIZE_K)
-        is_selected = (block >= 0) & (window_start > 0)
-        logical = tl.where(is_selected, block * BLOCK_SIZE_K + key % BLOCK_SIZE_K, logical)
-        slot = load_slots(page_table, head, logical // PAGE_SIZE, open_key).to(tl.int64)
-        offset = logical % PAGE_SIZE
+        slot, offset = _locate(
+            key, open_key, (chosen, window_start, base), page_table, head, num_selected,
+            SINK_TOKENS, SIZES[2], SIZES[3],
+        )  # fmt: skip
         k_rows = k_pages + slot * k_strides[0] + head * k_strides[1] + offset * k_strides[2]
         v_rows = v_pages + slot * v_strides[0] + head * v_strides[1] + offset * v_strides[2]
-        # Rows past the last key may never have been written: 0 * NaN must not reach the sum.
-        values = load_channels(v_rows, open_key, 0, HEAD_DIM, D_PAD, True).to(OPERAND)
-        turned = load_rotated(
-            k_rows, open_key, cos, sin, tl.minimum(key, query_position) - split * KEYS, cos_stride,
-            HALF, PADS[0], OPERAND, False,
+        scales = (k_scales + slot * SIZES[4] + head, v_scales + slot * SIZES[4] + head)
+        acc, largest, denominator = _attend_tile(
+            acc, largest, denominator, (q_turned, q_rest), (k_rows, v_rows), scales, tables,
+            tl.minimum(key, query_position) - origin, open_key, scale, SIZES, PADS, PRECISION,
         )  # fmt: skip
-        logits = tl.dot(q_turned, tl.trans(turned), input_precision=PRECISION)
-        if PADS[1] > 0:
-            rest = load_channels(k_rows, open_key, 2 * HALF, HEAD_DIM - 2 * HALF, PADS[1], False)
-            logits = tl.dot(q_rest, tl.trans(rest.to(OPERAND)), logits, input_precision=PRECISION)
-        if QUANTISED:
-            logits *= load_scales(k_scales + slot * SIZES[4] + head, open_key, True)[None, :]
-        logits = tl.where(open_key[None, :], logits, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(logits, axis=1) * scale)
-        weights = tl.math.exp2(logits * scale - new_largest[:, None])
-        shrink = tl.math.exp2(largest - new_largest)
-        denominator = denominator * shrink + tl.sum(weights, axis=1)
-        acc = acc * shrink[:, None]
-        if QUANTISED:
-            weights *= load_scales(v_scales + slot * SIZES[4] + head, open_key, True)[None, :]
-            # Channels as rows: as columns, fp8 values would be read from shared memory in bytes.
-            weights = tl.trans(weights.to(OPERAND))
-            acc += tl.trans(tl.dot(tl.trans(values), weights, input_precision=PRECISION))
-        else:
-            acc = tl.dot(weights.to(OPERAND), values, acc, input_precision=PRECISION)
-        largest = new_largest
 
     part_rows = num_tokens * num_heads
     first_row = token * num_heads + head * GROUP
     target = split.to(tl.int64) * part_rows + first_row + row
     tl.store(lses + target, largest + tl.math.log2(denominator), mask=valid)
-    channel = tl.arange(0, D_PAD)
+    channel = tl.arange(0, CHANNELS)
     mask = valid[:, None] & (channel < HEAD_DIM)[None, :]
     tl.store(
         outs + target[:, None] * HEAD_DIM + channel[None, :], acc / denominator[:, None], mask=mask
@@ -254,11 +315,10 @@ def launch(
         plan.block_indices,
         plan.window_starts,
         seqlen_k,
-        (rope.cos, rope.sin),
+        (rope.cos, rope.sin, rope.cos.stride(0)),
         results,
         counters,
         num_selected,
-        rope.cos.stride(0),
         plan.local_tokens,
         softmax_scale * LOG2_E.value,
         q_strides=q.stride(),
