@@ -8,6 +8,7 @@ are told the same, so all of them hold the same steps.
 
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,9 +92,12 @@ class HeldSteps:
         # One step after the other: graphs may use the same memory.
         self._pool: Any = None
         self._stream: Any = None
+        self._keeper: Any = None
         if self._captures:
             self._pool = torch.cuda.graph_pool_handle()
             self._stream = torch.cuda.Stream(store.device)
+            # A pool whose last graph is gone takes no other one.
+            self._keeper = self._captured(self._ids.zero_)
         self._serves: tuple[int, ...] = ()
         self._seen: set[str] = set()
         self._graphs: dict[str, tuple[torch.cuda.CUDAGraph, Counter[str]]] = {}
@@ -149,20 +153,24 @@ class HeldSteps:
 
     def _capture(self) -> "tuple[torch.cuda.CUDAGraph, Counter[str]]":
         """A graph, and the bytes that each replay of it sends, by purpose."""
-        # Not by `torch.cuda.graph`, which collects garbage and empties PyTorch's cache: there is a
-        # capture for every few tokens.
-        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         sent_bytes = self._step.group.sent_bytes
         before = sent_bytes.copy()
-        self._stream.wait_stream(here)
-        with torch.cuda.stream(self._stream):
-            graph.capture_begin(self._pool, capture_error_mode="thread_local")
-            try:
-                self._run()
-            finally:
-                graph.capture_end()
-        here.wait_stream(self._stream)
+        graph = self._captured(self._run)
         # Nothing was sent yet.
         each = sent_bytes - before
         sent_bytes.subtract(each)
         return graph, each
+
+    def _captured(self, run: Callable[[], object]) -> "torch.cuda.CUDAGraph":
+        # Not by `torch.cuda.graph`, which collects garbage and empties PyTorch's cache: there is a
+        # capture for every few tokens.
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(self._pool, capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                graph.capture_end()
+        here.wait_stream(self._stream)
+        return graph

@@ -21,7 +21,8 @@ def test_distances_are_the_cpus(name) -> None:
     host, gpu = reports
     for part in ("all", "sparse"):
         assert gpu[part]["tokens"] == host[part]["tokens"]
-        for figure in ("perplexity", "ratio", "kl", "top_1"):
+        # Nothing is sparse in dense attention: no figures.
+        for figure in ("perplexity", "ratio", "kl", "top_1") if host[part]["tokens"] else ():
             assert gpu[part][figure] == pytest.approx(host[part][figure], rel=1e-2, abs=1e-3)
     assert len(gpu["layers"]) == len(host["layers"])
     for figure in ("mass", "top_keys"):
