@@ -2,11 +2,13 @@
 
     hip bench distributed --device cpu -- --ranks 1 2 4 --length 8192
 
-Every number of ranks gets the same text and the same question; the answers must be those of one
-rank. Prints a table and one line of JSON. Ratios are to the first row, so `--ranks 1 2` says what a
-second rank brings. `--device cuda` wants a GPU for each rank; `peak GB` is then the most that rank
-0 held of its GPU, weights and all. With `--one-gpu` all ranks share a GPU by way of the host, as
-processes of one CPU share its cores: then bytes and memory count, not speed.
+Every number of ranks gets the same text and the same question. In fp32, over a shorter text, the
+answers must be those of one rank; then the dtype of the product is timed, where sums of parts round
+otherwise and of two tokens as likely either may come. Prints a table and one line of JSON. Ratios
+are to the first row, so `--ranks 1 2` says what a second rank brings. `--device cuda` wants a GPU
+for each rank; `peak GB` is then the most that rank 0 held of its GPU, weights and all. With `--one-
+gpu` all ranks share a GPU by way of the host, as processes of one CPU share its cores: then bytes
+and memory count, not speed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from hipcli.engine.events import Phase, Result
 from hipcli.engine.request import AskRequest
 
 QUESTION_TOKENS = 24
+CHECKED_TOKENS = 16384
 
 
 def request_of(engine: Engine, length: int, new_tokens: int) -> AskRequest:
@@ -136,9 +140,14 @@ def main(words: list[str] | None = None) -> int:
     if options.one_gpu and options.device == "cpu":
         parser.error("--one-gpu wants --device cuda.")
     config = EngineConfig(options.models_dir, options.model, device=options.device)
-    asked = options.length, options.new_tokens, options.one_gpu
-    rows = with_ratios([measured(config, ranks, *asked) for ranks in options.ranks])
-    wrong = [row["ranks"] for row in rows if not sound(row, rows[0])]
+    asked = options.new_tokens, options.one_gpu
+    exact, checked_tokens = replace(config, dtype="float32"), min(options.length, CHECKED_TOKENS)
+    checked = [measured(exact, ranks, checked_tokens, *asked) for ranks in options.ranks]
+    rows = with_ratios([measured(config, ranks, options.length, *asked) for ranks in options.ranks])
+    wrong = [row["ranks"] for row in checked if row["answer"] != checked[0]["answer"]]
+    wrong += [row["ranks"] for row in (*checked, *rows) if not counted_right(row)]
+    wrong = sorted(set(wrong))
+    print(f"fp32, {checked_tokens:,} tokens: {f'wrong: {wrong}' if wrong else 'the same answers'}")
     print(
         f"{'ranks':>5} {'read tok/s':>10} {'ratio':>6} {'decode ms':>9} {'ratio':>6} "
         f"{'peak GB':>7}  bytes a token: counted (computed)"
@@ -159,19 +168,18 @@ def main(words: list[str] | None = None) -> int:
     from hipcli.engine.benchmarks.engine import environment
 
     facts = environment(options.device) | {"length": options.length, "wrong": wrong}
-    facts["one_gpu"] = options.one_gpu
+    facts |= {"one_gpu": options.one_gpu, "checked_tokens": checked_tokens}
+    for row in rows:
+        row["same_answer"] = row["answer"] == rows[0]["answer"]
     kept = [{k: v for k, v in row.items() if k != "answer"} for row in rows]
     print(json.dumps(facts | {"rows": kept}))
     return 1 if wrong else 0
 
 
-def sound(row: dict[str, Any], first: dict[str, Any]) -> bool:
-    """True if the answer is the first row's, and the bytes are those that must be."""
-    same = row["answer"] == first["answer"]
+def counted_right(row: dict[str, Any]) -> bool:
+    """True if the bytes are those that must be."""
     if row["ranks"] == 1:
-        return same
-    return (
-        same
-        and row["reading_bytes"] == row["reading_bytes_computed"]
-        and row["answering_bytes"] == row["answering_bytes_computed"]
-    )
+        return True
+    reading, answering = row["reading_bytes"], row["answering_bytes"]
+    computed = row["reading_bytes_computed"], row["answering_bytes_computed"]
+    return (reading, answering) == computed

@@ -81,9 +81,9 @@ def distributed(context: typer.Context, device: Device = "cpu", rest: Rest = Non
     hip bench distributed --device cuda -- --ranks 1 2 --length 1048576
     hip bench distributed -- --ranks 1 2 4
 
-    Prints a table, then one line of JSON; fails if an answer differs from that of one, or the bytes
-    from what they must be. `hip bench distributed -- --help` lists what may stand behind the two
-    dashes.
+    Prints a table, then one line of JSON; fails if an answer in fp32 differs from that of one, or
+    the bytes from what they must be. `hip bench distributed -- --help` lists what may stand behind
+    the two dashes.
     """
     words = _words(context, device, rest)
     from hipcli.engine.benchmarks.distributed import main
