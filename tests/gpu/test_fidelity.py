@@ -26,4 +26,7 @@ def test_distances_are_the_cpus(name) -> None:
             assert gpu[part][figure] == pytest.approx(host[part][figure], rel=1e-2, abs=1e-3)
     assert len(gpu["layers"]) == len(host["layers"])
     for figure in ("mass", "top_keys"):
+        if host[figure] is None:
+            assert name == "dense" and gpu[figure] is None
+            continue
         assert gpu[figure] == pytest.approx(host[figure], rel=1e-2)

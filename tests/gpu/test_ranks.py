@@ -168,7 +168,8 @@ def stepped(
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            held._run()
+            with torch.inference_mode():
+                held._run()
             held.run(7, store.length)
         finally:
             torch.cuda.set_sync_debug_mode("default")
