@@ -5,7 +5,6 @@ CRC-32 each, compared when they are first used. The table lies in a file of its 
 like the pages: what a killed process had written of both is there.
 """
 
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from hipcli.engine.errors import DamagedSessionError
+from hipcli.engine.store.crc import crc32, of_rows
 from hipcli.engine.store.layout import layer_files
 
 KEYS, VALUES, SUMMARY = range(3)
@@ -42,10 +42,10 @@ class RowSums:
     def __init__(self, row_bytes: int, seed: int) -> None:
         self._seed = np.uint32(seed)
         zeros = bytes(row_bytes)
-        at_zero = zlib.crc32(zeros, 0)
+        at_zero = crc32(zeros, 0)
         self._tables = np.zeros((4, 256), dtype=np.uint32)
         for bit in range(32):
-            made = np.uint32(zlib.crc32(zeros, 1 << bit) ^ at_zero)
+            made = np.uint32(crc32(zeros, 1 << bit) ^ at_zero)
             place, value = divmod(bit, 8)
             # Values below a bit, and the same with it: the function of a sum is the sum.
             self._tables[place, 1 << value : 2 << value] = self._tables[place, : 1 << value] ^ made
@@ -139,7 +139,7 @@ class PageChecks:
             rows: uint8 [n, bytes of the part], each row contiguous.
         """
         last = first + len(rows)
-        self._table[first:last, layer, part] = [zlib.crc32(row, self._seed) for row in rows]
+        self._table[first:last, layer, part] = of_rows(list(rows), self._seed)
         self._mark(part, layer, np.arange(first, last))
 
     def compare(
@@ -164,9 +164,10 @@ class PageChecks:
         if whole and self._runs_match(part, layer, pages, rows, first):
             self._mark(part, layer, pages)
             return
-        sums = self._table[pages, layer, part]
-        for page, expected in zip(pages.tolist(), sums.tolist(), strict=True):
-            if zlib.crc32(rows[page - first], self._seed) != expected:
+        expected = self._table[pages, layer, part].tolist()
+        found = of_rows([rows[page - first] for page in pages.tolist()], self._seed)
+        for page, is_, must_be in zip(pages.tolist(), found, expected, strict=True):
+            if is_ != must_be:
                 raise DamagedSessionError(
                     f"the {PARTS[part]} of layer {layer}, page {page}, are damaged"
                 )
@@ -193,7 +194,7 @@ class PageChecks:
             for place, expected in enumerate(sums.of_runs(part_of, RUN_PAGES)):
                 begin = int(pages[start]) - first + place * RUN_PAGES
                 count = min(RUN_PAGES, len(part_of) - place * RUN_PAGES)
-                if zlib.crc32(rows[begin : begin + count].data, self._seed) != expected:
+                if crc32(rows[begin : begin + count].data, self._seed) != expected:
                     return False
         return True
 
