@@ -25,7 +25,7 @@ CPU_DRAFT_TOKENS = 12
 GPU_DRAFT_TOKENS = 0
 
 # Pages that are looked at again before a question is answered: measured (docs/log.md).
-LOOK_PAGES = 8
+LOOK_PAGES = 16
 
 
 @dataclass(frozen=True, slots=True)

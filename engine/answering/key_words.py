@@ -3,8 +3,9 @@
 "Which hidden figure belongs to the clock?" is about the clock: of its words, that one stands in the
 text, and the heads find it there. A word that the text lacks ("figure") is looked for everywhere,
 and a page that has something like it may get more votes than all the pages with the clock, of which
-none is much better than the others. So a word is a key as far as its votes go to pages that have
-it, times its inverse document frequency. A page counts by the strongest key it has.
+none is much better than the others. So a word that few pages have is a key as far as its votes go
+to those: by which part of them. A page counts by the strongest key it has. Where the votes follow
+no word, as where question and text share none, words change next to nothing.
 
 Among pages with the same key the one that answers has something of the other words too, each a
 little. So such pages are put in the order of the sum of logarithms over words, where one word with
@@ -18,9 +19,9 @@ import numpy as np
 import torch
 
 from hipcli.engine.answering.vote import Ballot
-from hipcli.engine.answering.word_match import WORD, Spelling, idf, presence
+from hipcli.engine.answering.word_match import WORD, Spelling, presence
 
-# The logarithm of votes gains so much on a page that has all that the votes follow verbatim.
+# The logarithm of votes gains so much on a page that has a word to which all of its votes go.
 KEY_WEIGHT = 1.0
 # A word on more than this part of the pages says too little about which one.
 MOST_PAGES = 0.1
@@ -64,26 +65,23 @@ class KeyWords:
         return cls(_tokens_of_words(question_ids, decode)[: len(words)], present)
 
     def strengths(self, word_votes: torch.Tensor) -> torch.Tensor:
-        """How strong the strongest key of each page is: fp32 [pages], 0 to 1; 1 is all there is.
+        """How strong the strongest key of each page is: fp32 [pages], 0 to 1.
 
         Args:
             word_votes: fp32 [own tokens, pages].
         """
         count = word_votes.shape[1]
         present = torch.from_numpy(self.present[:, :count]).to(word_votes.device)
-        found = [
-            rarity * (word_votes[list(tokens)].sum(0) * here).sum()
-            for tokens, here, rarity in zip(self.tokens, present, self._rarities, strict=True)
-        ]
-        strong = torch.stack(found)
-        strong = strong / strong.sum().clamp(min=1e-30)
-        return (strong[:, None] * present).amax(0)
-
-    @property
-    def _rarities(self) -> list[float]:
-        """Inverse document frequency of each word that can be a key, 0 of all others."""
         most = max(1.0, MOST_PAGES * self.present.shape[1])
-        return [idf(here) if 0 < here.sum() <= most else 0.0 for here in self.present]
+        strongest = word_votes.new_zeros(count)
+        for tokens, here, holders in zip(
+            self.tokens, present, self.present.sum(1).tolist(), strict=True
+        ):
+            if 0 < holders <= most:
+                votes = word_votes[list(tokens)].sum(0)
+                part = (votes * here).sum() / votes.sum().clamp(min=1e-30)
+                strongest = torch.maximum(strongest, part * here)
+        return strongest
 
 
 def worth_a_look(
