@@ -2,9 +2,10 @@
 
     python benchmarks/resume.py --models-dir DIR [--long 1m] [--short 8k] [--rounds 5]
 
-Both sessions are asked with `--answer attend` in turns, after the same warm-up: that is what the
-first token of a long session costs beyond that of a short one. Each question is a process of its
-own. The time ends with the first character on stdout.
+Both sessions are asked with `--answer attend --rounds 0` in turns, after the same warm-up: that is
+what the first token of a long session costs beyond that of a short one. Then each is asked in the
+default mode, whose vote compares every key. Each question is a process of its own. The time ends
+with the first character on stdout.
 
 Reading a million tokens takes half an hour, and how long an answer takes does not depend on what
 keys and values are. So only the short document is read to its end. Of the long one the text is
@@ -53,6 +54,8 @@ from hipcli.engine.store.layout import (  # noqa: E402
 
 UNITS = {"k": 1 << 10, "m": 1 << 20}
 QUESTION = "Who wrote the letter, and to whom was it sent?"
+# In the default mode; the first one may wait for the disk.
+VOTING_ROUNDS = 3
 # Pages written at once.
 PIECE_PAGES = 512
 
@@ -207,8 +210,11 @@ def measure(
     numbers["ratio_of_least"] = least[long] / least[short]
     told = f"{numbers['ratio']:.2f}, of the shortest times {numbers['ratio_of_least']:.2f}"
     print(f"ratio of medians {told}", flush=True)
-    numbers["voting_first_s"] = machine.ask(long, "--answer", "attend").first_s
-    print(f"{long} with a vote: {numbers['voting_first_s']:.2f} s", flush=True)
+    for name in lengths:
+        found = [machine.ask(name).first_s for _ in range(VOTING_ROUNDS)]
+        numbers[f"{name}_voting_first_s"] = statistics.median(found)
+        told = ", ".join(f"{value:.2f}" for value in found)
+        print(f"{name} in the default mode, which compares every key: {told} s", flush=True)
     for name in lengths:
         told = json.loads(machine.run("inspect", str(books / f"{name}.txt"), "--json"))
         announced, used = told["cache"]["bytes_needed"], store.find(name).num_bytes
