@@ -81,6 +81,14 @@ class RowTables:
         out[..., rotary_dim:] = x[..., rotary_dim:]
         return out
 
+    def rotate_at(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotate rows [..., head_dim] to positions int64 [...]; channels beyond rotary_dim stay."""
+        cos, sin = self.cos[positions], self.sin[positions]
+        rotary_dim = cos.shape[-1]
+        turned = x[..., :rotary_dim]
+        turned = turned * cos + turned.roll(rotary_dim // 2, -1) * sin
+        return turned if rotary_dim == x.shape[-1] else torch.cat((turned, x[..., rotary_dim:]), -1)
+
 
 @dataclass(slots=True)
 class RowBuffers:
