@@ -28,16 +28,19 @@ def vote(
     rotate_(rows, rope.cos[distance], rope.sin[distance])
     best = torch.full((num_kv_heads, num_pages, rows.shape[1]), -torch.inf)
     columns = rows.transpose(1, 2).contiguous()
-    buffer = columns.new_empty(min(TILE_PAGES, full) * page_size, rows.shape[1])
+    tokens = min(TILE_PAGES, full) * page_size
+    keys, scores = columns.new_empty(tokens, head_dim), columns.new_empty(tokens, rows.shape[1])
     for first in range(0, full, TILE_PAGES):
         last = min(first + TILE_PAGES, full)
         tile = logical_pages(kv.k_pages, kv.page_table, first, last)
+        count = (last - first) * page_size
         for head in range(num_kv_heads):
-            # Codes of 8 bits become numbers here; their scales wait for the page's best score.
-            keys = tile[:, head].to(q.dtype).reshape(-1, head_dim)
-            scores = buffer[: (last - first) * page_size]
-            torch.mm(keys, columns[head], out=scores)
-            best[head, first:last] = _page_maxima(scores.unflatten(0, (-1, page_size)))
+            # First keys of all pages, then second ones: so the largest of a page are found for all
+            # pages at once. Codes of 8 bits become numbers here; their scales wait for the best.
+            ordered = keys[:count].view(page_size, last - first, head_dim)
+            ordered.copy_(tile[:, head].transpose(0, 1))
+            torch.mm(keys[:count], columns[head], out=scores[:count])
+            best[head, first:last] = _largest(scores[:count].view(page_size, last - first, -1))
     if rest:
         tail = logical_pages(kv.k_pages, kv.page_table, full, full + 1)[0, :, :rest]
         best[:, full] = torch.bmm(tail.to(q.dtype), columns).amax(1)
@@ -65,14 +68,14 @@ def _scale_(
     best.mul_(scales.T.unsqueeze(2)).masked_fill_(~known, -torch.inf)
 
 
-def _page_maxima(scores: torch.Tensor) -> torch.Tensor:
-    """Largest score of each page, [n, page_size, rows] -> [n, rows]; the scores are lost.
+def _largest(scores: torch.Tensor) -> torch.Tensor:
+    """Maxima of bf16 or fp32 [page_size, n, rows] over the first axis.
 
-    Half of a page against the other half, and so on: `amax` takes several times as long where the
-    rows are no multiple of 128.
+    Positive bf16 numbers have the order of their bits as integers, negative ones the opposite; of
+    integers the extremes take a tenth of the time.
     """
-    size = scores.shape[1]
-    while size % 2 == 0:
-        size //= 2
-        torch.maximum(scores[:, :size], scores[:, size : 2 * size], out=scores[:, :size])
-    return scores[:, :size].amax(1)
+    if scores.dtype != torch.bfloat16:
+        return scores.amax(0)
+    bits = scores.view(torch.int16)
+    high, low = bits.amax(0), bits.amin(0)
+    return torch.where(high >= 0, high, low).view(torch.bfloat16)
