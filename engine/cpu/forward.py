@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hipcli.engine.cpu.layers import Layer, function_of, is_known, read_layer
-from hipcli.engine.cpu.linear import Linear, PlainLinear, best_form, join, lay_out
+from hipcli.engine.cpu.linear import Linear, PlainLinear, add_product, best_form, join, lay_out
 from hipcli.engine.forward.step import StepInput
 
 
@@ -56,8 +56,8 @@ class ArrangedModel:
         if self.embedding_factor != 1.0:
             x = x * self.embedding_factor
         for number, layer in enumerate(self.layers):
-            x = x.add(self._attend(number, layer, x, step), alpha=layer.residual)
-            x.add_(layer.mlp(layer.mlp_norm(x)), alpha=layer.residual)
+            x = add_product(layer.out, self._attend(number, layer, x, step), x, layer.residual)
+            x = layer.mlp.add_to(x, layer.mlp_norm(x), layer.residual)
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -76,7 +76,7 @@ class ArrangedModel:
         step.softmax_scale = layer.softmax_scale
         step.append_joined(number, joined)
         out = step.attention.attend(number, joined[:, :heads], step)
-        return layer.out(out.flatten(1))
+        return out.flatten(1)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.linalg import vector_norm
 from torch.nn.functional import silu
 
-from hipcli.engine.cpu.linear import Form, Linear, join
+from hipcli.engine.cpu.linear import Form, Linear, PackedLinear, add_product, join
 from hipcli.engine.forward.norms import FusedNorm
 
 KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "granite", "gemma", "phi3", "seed_oss"})
@@ -45,10 +45,28 @@ class GatedMlp:
     down: Linear
     activation: Function
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor, factor: float) -> torch.Tensor:
+        """residual + factor * MLP of x, both [T, hidden_size]."""
         gate, up = self.gate_up(x).chunk(2, -1)
         # What an activation returns is its own.
-        return self.down(self.activation(gate).mul_(up))
+        return add_product(self.down, self.activation(gate).mul_(up), residual, factor)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FusedMlp:
+    """`down(silu(gate(x)) * up(x))`: what is done to each number is done within the products.
+
+    Args:
+        gate, up, down: as in `GatedMlp`.
+    """
+
+    gate: PackedLinear
+    up: PackedLinear
+    down: Linear
+
+    def add_to(self, residual: torch.Tensor, x: torch.Tensor, factor: float) -> torch.Tensor:
+        """See `GatedMlp.add_to`."""
+        return add_product(self.down, self.up.times(x, self.gate.silu(x)), residual, factor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +90,7 @@ class Layer:
     key_norm: Function | None
     out: Linear
     mlp_norm: Function
-    mlp: GatedMlp
+    mlp: GatedMlp | FusedMlp
     softmax_scale: float
     residual: float
 
@@ -89,8 +107,6 @@ def read_layer(layer: Any, form: Form) -> Layer:
     """Take the parts of a layer; its weights are joined in place, and kept in `form`."""
     attention, mlp = layer.self_attn, layer.mlp
     projections = [name for name in (*_PROJECTIONS, "qkv_proj") if hasattr(attention, name)]
-    gates = [name for name in ("gate_proj", "up_proj", "gate_up_proj") if hasattr(mlp, name)]
-    activation = mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
     return Layer(
         norm=function_of(layer.input_layernorm),
         qkv=join(attention, projections, form),
@@ -98,13 +114,23 @@ def read_layer(layer: Any, form: Form) -> Layer:
         key_norm=function_of(attention.k_norm) if hasattr(attention, "k_norm") else None,
         out=join(attention, ["o_proj"], form),
         mlp_norm=function_of(layer.post_attention_layernorm),
-        mlp=GatedMlp(
-            gate_up=join(mlp, gates, form),
-            down=join(mlp, ["down_proj"], form),
-            activation=silu if _is_silu(activation) else activation,
-        ),
+        mlp=_read_mlp(mlp, form),
         softmax_scale=float(attention.scaling),
         residual=float(getattr(layer, "residual_multiplier", 1.0)),
+    )
+
+
+def _read_mlp(mlp: Any, form: Form) -> GatedMlp | FusedMlp:
+    activation = mlp.act_fn if hasattr(mlp, "act_fn") else mlp.activation_fn
+    gates = [name for name in ("gate_proj", "up_proj", "gate_up_proj") if hasattr(mlp, name)]
+    if form is PackedLinear and _is_silu(activation) and len(gates) == 2:
+        gate, up = (join(mlp, [name], form) for name in gates)
+        assert isinstance(gate, PackedLinear) and isinstance(up, PackedLinear)
+        return FusedMlp(gate, up, join(mlp, ["down_proj"], form))
+    return GatedMlp(
+        gate_up=join(mlp, gates, form),
+        down=join(mlp, ["down_proj"], form),
+        activation=silu if _is_silu(activation) else activation,
     )
 
 

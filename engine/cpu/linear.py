@@ -56,16 +56,36 @@ class PackedLinear:
         bias: [out_features], or None.
     """
 
-    __slots__ = ("_bias", "_product", "_weight")
+    __slots__ = ("_bias", "_product", "_weight", "_with_other")
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         # Laid out for one token: this serves chunks as well.
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 1)
         self._bias = bias
         self._product = torch.ops.mkldnn._linear_pointwise.default
+        self._with_other = torch.ops.mkldnn._linear_pointwise.binary
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self._product(x, self._weight, self._bias, "none", [], "")
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        """silu(product), taken of its fp32 sums before they are rounded and leave the cache."""
+        return self._product(x, self._weight, self._bias, "swish", [], "")
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """product * other, of the sums like `silu`; other has the shape of the result."""
+        return self._with_other(x, other, self._weight, self._bias, "mul")
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """product + other, of the sums like `silu`; other has the shape of the result."""
+        return self._with_other(x, other, self._weight, self._bias, "add")
+
+
+def add_product(layer: Linear, x: torch.Tensor, to: torch.Tensor, factor: float) -> torch.Tensor:
+    """to + factor * layer(x), in one operation where the layer can; `to` stays as it is."""
+    if isinstance(layer, PackedLinear) and factor == 1.0:
+        return layer.plus(x, to)
+    return to.add(layer(x), alpha=factor)
 
 
 class Int8Linear:

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GemmaConfig, Olmo2Config, SeedOssConfig
 
 from hipcli.engine.cpu.forward import arrange
-from hipcli.engine.cpu.layers import KNOWN, is_known
+from hipcli.engine.cpu.layers import KNOWN, FusedMlp, GatedMlp, is_known
 from hipcli.engine.cpu.linear import PackedLinear, PartOfLinear, best_form
 from hipcli.engine.forward.runner import Runner
 from hipcli.engine.forward.step import StepInput
@@ -210,3 +210,29 @@ def test_a_part_that_is_not_known_is_noticed() -> None:
     model.model.layers[1].self_attn.sink_norm = nn.LayerNorm(4)
     assert not is_known(model)
     assert arrange(model) is None
+
+
+@needs_packing
+def test_what_is_done_to_each_number_joins_the_products() -> None:
+    """silu, gate * up and both residual sums, of fp32 sums: more exact than operations in bf16."""
+    model = model_of("llama", torch.bfloat16)
+    stock = copy.deepcopy(model.model.layers[0].mlp)
+    hidden, before = (torch.randn(37, 96, dtype=torch.bfloat16) for _ in range(2))
+    with torch.inference_mode():
+        near = before + stock(hidden)
+        exact = before.float() + copy.deepcopy(stock).float()(hidden.float())
+        arranged = arrange(model)
+        assert arranged is not None and isinstance(arranged.layers[0].mlp, FusedMlp)
+        residual = before.clone()
+        ours = arranged.layers[0].mlp.add_to(residual, hidden, 1.0)
+        half = arranged.layers[0].mlp.add_to(residual, hidden, 0.5)
+    assert torch.equal(residual, before), "what is added to stays as it is"
+    assert (ours - exact).norm() <= (near - exact).norm()
+    torch.testing.assert_close(half.float(), (before + exact) / 2, rtol=2e-2, atol=2e-2)
+
+
+@needs_packing
+@pytest.mark.parametrize("name", ["phi3", "gemma"])
+def test_an_mlp_of_another_kind_is_not_fused(name: str) -> None:
+    arranged = arrange(model_of(name, torch.bfloat16))
+    assert arranged is not None and isinstance(arranged.layers[0].mlp, GatedMlp)
